@@ -1,0 +1,15 @@
+//! The GPU bridge: host memory for tensors, placed by what touches them, and copies between it and a GPU.
+//!
+//! ```text
+//! pool/      objects on DRAM nodes, CXL nodes and device-dax; each extent registered once
+//! pipeline/  copies in chunks through a pinned ring, both ways at once; what is needed next is copied ahead
+//! ```
+//!
+//! What is known of the system that this follows is an abstract ("Efficient Tensor Offloading Based on CXL Memory Pool",
+//! IEEE TC 75(4), 2026, doi 10.1109/tc.2026.3657493). It names three parts: NUMA-aware memory allocation, Dynamic
+//! Adaptive Pipelining "to enhance communication–computation overlap", and hybrid object-based memory management "to
+//! mitigate fragmentation and improve allocation efficiency". What an object is, which sizes go where and what the
+//! pipeline adapts are not in it: all of that here is our design.
+
+pub mod pipeline;
+pub mod pool;

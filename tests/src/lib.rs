@@ -1,0 +1,10 @@
+//! Guest tests, host-kernel tests, the exerciser and the benches of tensortier.
+pub mod arena;
+pub mod bench;
+pub mod daemon;
+pub mod exerciser;
+pub mod golden;
+pub mod guest;
+pub mod perf;
+pub mod scenario;
+pub mod worker;

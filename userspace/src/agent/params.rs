@@ -1,0 +1,82 @@
+//! What the stages are told by the config.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use crate::{
+    config::{Config, OpsChoice},
+    host::Host,
+    hotness, ledger, migrate,
+    policy::hotness::Rule,
+    source::damon::{
+        Damon, DamonError, Intervals,
+        cadence::{Cadence, CpuBudget},
+        sysfs::Ops,
+    },
+    units::{BLOCK, NodeSet},
+};
+
+pub(super) fn tier_nodes(host: &Host) -> NodeSet {
+    host.tiers.iter().flat_map(|tier| tier.nodes.0.iter().copied()).collect()
+}
+
+/// How the config says that pages move.
+pub fn migrate_params(config: &Config) -> migrate::Params {
+    let rate = config.migrate.rate_bytes_per_sec;
+    migrate::Params {
+        rate_bytes_per_sec: Some(rate),
+        // A quarter of a second's worth (ours), so that a low rate bounds short bursts too.
+        burst_bytes: (rate / 4).max(BLOCK),
+        stall_cap: config.migrate.stall_cap,
+        max_tries: config.migrate.max_retries,
+        ..migrate::Params::default()
+    }
+}
+
+pub(super) fn intervals_of(config: &Config) -> Intervals {
+    Intervals { sampling: config.damon.sampling_interval, aggregation: config.damon.aggregation_interval }
+}
+
+pub(super) fn cadence_of(config: &Config, now: Instant) -> Cadence {
+    let share = |percent: f64| percent / 100.0;
+    let budget = CpuBudget { active: share(config.damon.cpu_percent), rest: share(config.damon.rest_cpu_percent) };
+    Cadence::new(intervals_of(config), budget, now)
+}
+
+pub(super) fn heat_params(config: &Config) -> hotness::Params {
+    hotness::Params {
+        half_life_s: config.hotness.half_life.as_secs_f64(),
+        aggregation_s: intervals_of(config).aggregation.as_secs_f64(),
+        // A fault alone is no reason to move: under the threshold, whatever the config sets that to.
+        fault_heat: config.hotness.promote_heat * 0.4,
+        ..hotness::Params::default()
+    }
+}
+
+pub(super) fn rule_of(config: &Config) -> Rule {
+    Rule {
+        promote_heat: config.hotness.promote_heat,
+        margin: config.policy.hysteresis_percent as f32 / 100.0,
+        ..Rule::default()
+    }
+}
+
+pub(super) fn take_damon(config: &Config, host: &Host) -> Result<Damon, DamonError> {
+    let wanted = match config.damon.ops {
+        OpsChoice::Auto => None,
+        OpsChoice::Vaddr => Some(Ops::Vaddr),
+        OpsChoice::Fvaddr => Some(Ops::Fvaddr),
+        OpsChoice::Paddr => Some(Ops::Paddr),
+        OpsChoice::Off => return Err(DamonError::Off),
+    };
+    // A kdamond a node, where schemes are to migrate.
+    let movers = if config.wants_damos() && host.is_two_tier() { tier_nodes(host).0 } else { BTreeSet::new() };
+    Damon::take(wanted, config.damon.max_regions, &movers.into_iter().collect::<Vec<_>>())
+}
+
+pub(super) fn ledger_rules(config: &Config) -> ledger::Rules {
+    ledger::Rules {
+        tries: config.migrate.max_retries,
+        pingpong_window: config.policy.pingpong_window,
+        ..ledger::Rules::default()
+    }
+}

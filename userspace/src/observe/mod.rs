@@ -1,0 +1,11 @@
+//! What happened, for people and machines.
+
+pub mod arm;
+pub mod counters;
+pub mod notes;
+pub mod progress;
+pub mod prometheus;
+pub mod status;
+pub mod summary;
+mod text;
+pub mod usdt;

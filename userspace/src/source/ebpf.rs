@@ -1,0 +1,370 @@
+//! Loads the eBPF programs, attaches what this kernel can attach, and says what it cannot and what is then not seen.
+//!
+//! Minimum kernel: 5.11 (ring buffers, memory accounted to the cgroup). No BTF, kprobe or fentry is needed.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    path::Path,
+    process,
+    time::Duration,
+};
+
+use aya::{Ebpf, EbpfLoader, maps::Map, programs::TracePoint};
+use serde::Serialize;
+use tensortier_abi::{ABSENT, AGENT_TGID, FIELDS, Loss, MAX_OFFSET, MAX_REGIONS, PROGRAMS, Program, maps};
+
+use super::{
+    damon_events::DamonEvents,
+    fault::Faults,
+    format::{Format, FormatError, tracefs},
+    job_events::JobEvents,
+    lost::Lost,
+    migrations::Migrations,
+};
+
+/// The programs; empty where the build left them out, and then `MISSING` says why.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TENSORTIER_EBPF_OBJECT"));
+const MISSING: &str = env!("TENSORTIER_EBPF_MISSING");
+
+/// Why the programs do not run, or could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EbpfError {
+    /// The binary has no programs.
+    #[error("built without eBPF ({MISSING}); run scripts/setup and rebuild")]
+    BuiltWithout,
+    /// No tracepoints.
+    #[error(transparent)]
+    Tracepoints(#[from] FormatError),
+    /// The kernel refused the object: no rights, or no BPF.
+    #[error("the kernel does not take the eBPF programs: {source}; they need root (CAP_BPF and CAP_PERFMON)")]
+    Load {
+        /// What aya says.
+        source: aya::EbpfError,
+    },
+    /// A map is missing or of another kind, or the kernel refused an operation on it.
+    #[error("eBPF map {map}: {reason}")]
+    Map {
+        /// Its name.
+        map: &'static str,
+        /// What failed.
+        reason: String,
+    },
+}
+
+impl EbpfError {
+    pub(super) fn map(map: &'static str, reason: impl ToString) -> Self {
+        Self::Map { map, reason: reason.to_string() }
+    }
+}
+
+/// Whether the binary has the eBPF programs.
+///
+/// # Errors
+/// [`EbpfError::BuiltWithout`], with the reason and the command that mends it.
+pub fn built() -> Result<(), EbpfError> {
+    if OBJECT.is_empty() { Err(EbpfError::BuiltWithout) } else { Ok(()) }
+}
+
+/// What to load.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Regions (2 MiB) that can take faults between two drains; about 80 bytes of kernel memory each.
+    pub regions: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { regions: MAX_REGIONS }
+    }
+}
+
+/// One program and whether it runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Attachment {
+    /// The program.
+    pub program: &'static str,
+    /// Its tracepoint, `category/name`.
+    pub event: &'static str,
+    /// What it shows, and what is not seen where it does not run.
+    pub shows: &'static str,
+    /// Why it does not run; `None` where it does.
+    pub missing: Option<String>,
+}
+
+/// What a program cost so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RunTime {
+    /// The program.
+    pub program: &'static str,
+    /// Time spent in it. Counts only while somebody has the kernel's statistics enabled (`BPF_ENABLE_STATS`).
+    pub spent: Duration,
+    /// Runs counted meanwhile.
+    pub runs: u64,
+}
+
+/// The loaded programs and the ways to read them. Dropping it detaches every program.
+pub struct Programs {
+    /// Which processes belong to a job.
+    pub jobs: JobEvents,
+    /// Page faults.
+    pub faults: Faults,
+    /// DAMON's aggregations.
+    pub damon: DamonEvents,
+    /// Pages migrated.
+    pub migrations: Migrations,
+    attachments: Vec<Attachment>,
+    ebpf: Ebpf,
+    #[cfg(feature = "ebpf-log")]
+    log: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
+}
+
+impl Programs {
+    /// Loads and attaches. A program whose tracepoint this kernel lacks, or that it refuses, is left out and said
+    /// ([`attachments`](Self::attachments)); the others run.
+    ///
+    /// # Errors
+    /// Built without the programs; no tracefs; the kernel takes none of the object's maps.
+    pub fn load(options: &Options) -> Result<Self, EbpfError> {
+        built()?;
+        let tracefs = tracefs()?;
+        let layout = Layout::read(tracefs);
+        let agent = process::id();
+        let mut loader = EbpfLoader::new();
+        for (field, offset) in FIELDS.iter().zip(&layout.offsets) {
+            loader.override_global(field.global, offset, true);
+        }
+        loader.override_global(AGENT_TGID, &agent, true).map_max_entries(maps::FAULTS, options.regions);
+        let mut ebpf = loader.load(OBJECT).map_err(|source| EbpfError::Load { source })?;
+
+        let lost = Lost::new(take(&mut ebpf, maps::LOST)?)?;
+        let reasons = Format::read(tracefs, MIGRATE_EVENT).map(|format| format.symbols("reason")).unwrap_or_default();
+        let mut programs = Self {
+            jobs: JobEvents::new(
+                take(&mut ebpf, maps::JOBS)?,
+                take(&mut ebpf, maps::JOB_EVENTS)?,
+                lost.of(&[Loss::JobEvent, Loss::JobProcess]),
+            )?,
+            faults: Faults::new(
+                take(&mut ebpf, maps::FAULTS)?,
+                take(&mut ebpf, maps::OPEN_REGIONS)?,
+                take(&mut ebpf, maps::EPOCH)?,
+                take(&mut ebpf, maps::JOB_FAULTS)?,
+                lost.of(&[Loss::FaultRegion]),
+            )?,
+            damon: DamonEvents::new(
+                take(&mut ebpf, maps::KDAMONDS)?,
+                take(&mut ebpf, maps::DAMON_EVENTS)?,
+                lost.of(&[Loss::Damon]),
+            )?,
+            migrations: Migrations::new(take(&mut ebpf, maps::MIGRATIONS)?, &reasons, lost.of(&[Loss::MigrateReason]))?,
+            attachments: Vec::new(),
+            #[cfg(feature = "ebpf-log")]
+            log: aya_log::EbpfLogger::init(&mut ebpf).inspect_err(|error| tracing::warn!(%error, "no eBPF log")).ok(),
+            ebpf,
+        };
+        for program in &PROGRAMS {
+            let missing = match layout.missing.get(program.event) {
+                Some(reason) => Some(reason.clone()),
+                None => attach(&mut programs.ebpf, program).err(),
+            };
+            if let Some(reason) = &missing {
+                tracing::warn!(program = program.name, reason, unseen = program.shows, "not attached");
+            }
+            let Program { name, event, shows } = *program;
+            programs.attachments.push(Attachment { program: name, event, shows, missing });
+        }
+        Ok(programs)
+    }
+
+    /// Each program, and why it does not run where it does not.
+    pub fn attachments(&self) -> &[Attachment] {
+        &self.attachments
+    }
+
+    /// Whether the program of that name runs.
+    pub fn runs(&self, program: &str) -> bool {
+        self.attachments.iter().any(|one| one.program == program && one.missing.is_none())
+    }
+
+    /// What each program cost, by the kernel's statistics; zeros while these are off.
+    pub fn run_times(&self) -> Vec<RunTime> {
+        let named = PROGRAMS.iter().filter_map(|program| Some((program.name, self.ebpf.program(program.name)?)));
+        named
+            .filter_map(|(program, loaded)| {
+                let info = loaded.info().ok()?;
+                Some(RunTime { program, spent: info.run_time(), runs: info.run_count() })
+            })
+            .collect()
+    }
+
+    /// Events that the kernel handed to no program. It skips one that comes on a CPU where another program, or a map
+    /// operation of any process, was preempted (`trace_call_bpf`); perf's readers of these tracepoints miss it too.
+    ///
+    /// Minimum kernel: 6.7; 0 before.
+    pub fn missed(&self) -> u64 {
+        let descriptors = self.ebpf.programs().filter_map(|(_, program)| program.fd().ok());
+        descriptors.filter_map(|program| fact(program.as_fd(), "recursion_misses:")).sum()
+    }
+
+    /// Hands messages of the programs (feature `ebpf-log`) to the log.
+    pub fn flush_log(&mut self) {
+        #[cfg(feature = "ebpf-log")]
+        if let Some(log) = &mut self.log {
+            log.flush();
+        }
+    }
+}
+
+/// Loads what [`MigrationProgram`](super::migrations::MigrationProgram) holds: one program, and the other programs' maps
+/// as small as they can be.
+pub(super) fn load_migrations() -> Result<(Migrations, Ebpf), EbpfError> {
+    built()?;
+    let tracefs = tracefs()?;
+    let layout = Layout::read(tracefs);
+    let mut loader = EbpfLoader::new();
+    for (field, offset) in FIELDS.iter().zip(&layout.offsets) {
+        loader.override_global(field.global, offset, true);
+    }
+    loader.override_global(AGENT_TGID, &0u32, true).map_max_entries(maps::FAULTS, 1);
+    let mut ebpf = loader.load(OBJECT).map_err(|source| EbpfError::Load { source })?;
+    let program = PROGRAMS.iter().find(|program| program.event == MIGRATE_EVENT);
+    let attached = match layout.missing.get(MIGRATE_EVENT) {
+        Some(reason) => Err(reason.clone()),
+        None => program.ok_or("not in the object".to_owned()).and_then(|program| attach(&mut ebpf, program)),
+    };
+    attached.map_err(|reason| EbpfError::map(maps::MIGRATIONS, reason))?;
+    let reasons = Format::read(tracefs, MIGRATE_EVENT)?.symbols("reason");
+    let lost = Lost::new(take(&mut ebpf, maps::LOST)?)?.of(&[Loss::MigrateReason]);
+    Ok((Migrations::new(take(&mut ebpf, maps::MIGRATIONS)?, &reasons, lost)?, ebpf))
+}
+
+const MIGRATE_EVENT: &str = "migrate/mm_migrate_pages";
+
+fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, EbpfError> {
+    ebpf.take_map(name).ok_or_else(|| EbpfError::map(name, "not in the object"))
+}
+
+fn attach(ebpf: &mut Ebpf, program: &Program) -> Result<(), String> {
+    let (category, name) = program.event.split_once('/').ok_or("not a tracepoint")?;
+    let loaded: &mut TracePoint =
+        ebpf.program_mut(program.name).ok_or("not in the object")?.try_into().map_err(chain)?;
+    loaded.load().map_err(chain)?;
+    loaded.attach(category, name).map(drop).map_err(chain)
+}
+
+/// An error with its causes on one line: aya's own text names only the call.
+fn chain(error: impl std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Where this kernel's tracepoints keep the fields that the programs read.
+struct Layout {
+    /// In the order of [`FIELDS`].
+    offsets: Vec<u32>,
+    /// Tracepoints that cannot be used, and why.
+    missing: BTreeMap<&'static str, String>,
+}
+
+impl Layout {
+    fn read(tracefs: &Path) -> Self {
+        let mut missing = BTreeMap::new();
+        let mut formats = BTreeMap::new();
+        for program in &PROGRAMS {
+            match Format::read(tracefs, program.event) {
+                Ok(format) => drop(formats.insert(program.event, format)),
+                Err(error) => drop(missing.insert(program.event, error.to_string())),
+            }
+        }
+        Self::of(&formats, missing)
+    }
+
+    fn of(formats: &BTreeMap<&'static str, Format>, mut missing: BTreeMap<&'static str, String>) -> Self {
+        let mut offsets = Vec::new();
+        for field in &FIELDS {
+            let found = formats.get(field.event).and_then(|format| format.field(field.field));
+            // A field of another size or beyond the loads in the programs would be read wrong: better not at all.
+            let usable = found.filter(|found| {
+                found.size == field.size
+                    && found.offset % field.size.max(4) == 0
+                    && found.offset >= 8
+                    && found.offset + field.size <= MAX_OFFSET
+            });
+            offsets.push(usable.map_or(ABSENT, |found| found.offset));
+            if usable.is_none() && field.required && formats.contains_key(field.event) {
+                let reason = match found {
+                    Some(found) => format!(
+                        "field {} of {} is at {} with {} bytes",
+                        field.field, field.event, found.offset, found.size
+                    ),
+                    None => format!("{} has no field {} on this kernel", field.event, field.field),
+                };
+                missing.entry(field.event).or_insert(reason);
+            }
+        }
+        Self { offsets, missing }
+    }
+}
+
+/// Kernel memory of a map; 0 where the kernel does not tell.
+pub(super) fn memory_of(map: &aya::maps::MapData) -> u64 {
+    fact(map.fd().as_fd(), "memlock:").unwrap_or_default()
+}
+
+/// What the kernel tells of a map or a program under that name.
+fn fact(of: BorrowedFd<'_>, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", of.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(event: &'static str, text: &str) -> (BTreeMap<&'static str, u32>, Option<String>) {
+        let formats = BTreeMap::from([(event, Format::parse(text))]);
+        let layout = Layout::of(&formats, BTreeMap::new());
+        let offsets = FIELDS.iter().zip(layout.offsets).filter(|(field, _)| field.event == event);
+        (offsets.map(|(field, offset)| (field.field, offset)).collect(), layout.missing.get(event).cloned())
+    }
+
+    #[test]
+    fn fields_that_moved_or_came_anew_are_found_by_name() {
+        let (offsets, missing) = layout(
+            "damon/damon_aggregated",
+            "\tfield:unsigned int ctx;\toffset:8;\tsize:4;\tsigned:0;
+             field:unsigned long start;\toffset:24;\tsize:8;\tsigned:0;
+             field:unsigned long end;\toffset:32;\tsize:8;\tsigned:0;
+             field:unsigned long target_id;\toffset:16;\tsize:8;\tsigned:0;
+             field:unsigned int nr_accesses;\toffset:12;\tsize:4;\tsigned:0;",
+        );
+        assert_eq!(missing, None);
+        assert_eq!((offsets["target_id"], offsets["start"], offsets["nr_accesses"]), (16, 24, 12));
+        assert_eq!(
+            (offsets["age"], offsets["nr_regions"]),
+            (ABSENT, ABSENT),
+            "what this kernel does not tell reads as 0"
+        );
+    }
+
+    #[test]
+    fn a_field_that_would_be_read_wrong_is_not_read() {
+        for (address, says) in [
+            ("", "no field address"),
+            ("field:unsigned int address;\toffset:8;\tsize:4;\tsigned:0;", "with 4 bytes"),
+            ("field:unsigned long address;\toffset:128;\tsize:8;\tsigned:0;", "at 128"),
+            ("field:unsigned long address;\toffset:12;\tsize:8;\tsigned:0;", "at 12"),
+        ] {
+            let (offsets, missing) = layout("exceptions/page_fault_user", address);
+            assert_eq!(offsets["address"], ABSENT);
+            assert!(missing.is_some_and(|reason| reason.contains(says)), "{address:?}");
+        }
+    }
+}

@@ -163,7 +163,9 @@ fn huge_pages_and_control_groups_are_told() {
 #[test]
 fn a_kdamond_is_ours_by_the_journal_of_this_boot_alone() {
     let host = |boot: &str, kdamond: u32| {
-        let journal = format!("{{\"boot\":\"{boot}\",\"agent\":[90,5],\"kdamond\":{kdamond}}}");
+        let journal = format!(
+            "{{\"boot\":\"{boot}\",\"agent\":[90,5],\"most\":1,\"kdamonds\":{{\"0\":{kdamond}}},\"starting\":null}}"
+        );
         Made::sparse()
             .kdamond("on\n", "91\n", &[])
             .put("proc/sys/kernel/random/boot_id", "b\n")

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeSet,
     fmt,
     fs::File,
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
 };
 
 use serde::{Deserialize, Serialize};
@@ -204,6 +204,16 @@ pub(super) fn read(
 }
 
 fn read_kdamond(tree: &Tree, index: u32) -> Result<Kdamond, HostError> {
+    match try_kdamond(tree, index) {
+        // Some command of its owner goes on and on: it runs.
+        Err(HostError::Read { source, .. }) if source.kind() == io::ErrorKind::ResourceBusy => {
+            Ok(Kdamond { index, on: true, pid: None })
+        }
+        read => read,
+    }
+}
+
+fn try_kdamond(tree: &Tree, index: u32) -> Result<Kdamond, HostError> {
     let folder = format!("{KDAMONDS}/{index}");
     let pid: Option<i64> = tree.value(&format!("{folder}/pid"), "a pid or -1")?;
     let state = format!("{folder}/state");

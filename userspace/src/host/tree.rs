@@ -6,12 +6,31 @@ use std::{
     io::{self, Read},
     path::{Path, PathBuf},
     str::FromStr,
+    thread,
+    time::{Duration, Instant},
 };
 
 use super::HostError;
 
 /// No file that describes a host is longer; a longer one is corrupt or hostile.
 const MAX_BYTES: u64 = 32 << 20;
+
+/// A file that is busy is tried again for so long.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Does it again while the kernel says that the file is busy: DAMON's files are so to all but one of those who use them
+/// at a moment, reading included.
+pub(crate) fn patiently<T>(mut access: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let start = Instant::now();
+    loop {
+        match access() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && start.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            done => return done,
+        }
+    }
+}
 
 /// The files under one root.
 pub(crate) struct Tree<'a> {
@@ -40,12 +59,15 @@ impl<'a> Tree<'a> {
     /// The file's text without surrounding white space; `None` where this kernel has no such file or keeps it to root.
     pub fn text(&self, name: &str) -> Result<Option<String>, HostError> {
         let path = self.path(name);
-        let mut bytes = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+        let read = patiently(|| {
+            let mut bytes = Vec::new();
+            File::open(&path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        });
         match read {
-            Ok(_) if bytes.len() as u64 > MAX_BYTES => Err(self.format(name, "a file of at most 32 MiB", "more")),
+            Ok(bytes) if bytes.len() as u64 > MAX_BYTES => Err(self.format(name, "a file of at most 32 MiB", "more")),
             // Names of programs and files are bytes; where a value is no text, whoever reads it says so.
-            Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim().to_owned())),
             Err(error) => self.absent(path, error).map(|()| None),
         }
     }
@@ -121,5 +143,30 @@ impl<'a> Tree<'a> {
             _ if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => Ok(()),
             _ => Err(HostError::Read { path, source: error }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn what_is_busy_for_a_moment_is_had_and_other_errors_are_not_waited_for() {
+        let mut tries = 0;
+        let mut after = |kind: io::ErrorKind, busy: u32| {
+            tries += 1;
+            if tries > busy { Ok(tries) } else { Err(io::Error::from(kind)) }
+        };
+        assert_eq!(patiently(|| after(io::ErrorKind::ResourceBusy, 3)).unwrap(), 4);
+        tries = 0;
+        let mut denied = |kind: io::ErrorKind| -> io::Result<()> {
+            tries += 1;
+            Err(kind.into())
+        };
+        assert!(patiently(|| denied(io::ErrorKind::PermissionDenied)).is_err());
+        assert_eq!(tries, 1);
+        let busy = patiently(|| Err::<(), _>(io::Error::from(io::ErrorKind::ResourceBusy)));
+        assert_eq!(busy.unwrap_err().kind(), io::ErrorKind::ResourceBusy, "not for ever");
     }
 }

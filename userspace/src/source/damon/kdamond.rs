@@ -12,7 +12,7 @@ use super::{
     grid::Grid,
     sysfs::{DamonError, Ops},
 };
-use crate::units::Pid;
+use crate::{host::tree::patiently, units::Pid};
 
 /// A kdamond's folder in sysfs.
 #[derive(Debug)]
@@ -130,12 +130,12 @@ impl Kdamond {
 }
 
 pub(super) fn read(path: &Path) -> Result<String, DamonError> {
-    fs::read_to_string(path).map_err(|source| DamonError::Read { path: path.into(), source })
+    patiently(|| fs::read_to_string(path)).map_err(|source| DamonError::Read { path: path.into(), source })
 }
 
 pub(super) fn write(path: &Path, value: impl fmt::Display) -> Result<(), DamonError> {
     let value = value.to_string();
-    fs::write(path, &value).map_err(|source| DamonError::Write { path: path.into(), value, source })
+    patiently(|| fs::write(path, &value)).map_err(|source| DamonError::Write { path: path.into(), value, source })
 }
 
 /// Writes `off` until it is; the time waited where it is not within `limit`.

@@ -21,17 +21,24 @@ pub const JOURNAL: &str = "/run/tensortier/damon.json";
 /// What the journal holds.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+pub(crate) struct Entry {
     /// `/proc/sys/kernel/random/boot_id`.
-    boot: String,
+    pub boot: String,
     /// The agent that wrote it, with its start time in clock ticks, so that a reused pid is told apart.
-    agent: (u32, u64),
+    pub agent: (u32, u64),
     /// How many kdamonds it makes at the most.
     most: usize,
     /// The kernel threads that run for it, by their kdamonds' numbers.
-    kdamonds: BTreeMap<usize, u32>,
+    pub kdamonds: BTreeMap<usize, u32>,
     /// The kdamond that it was about to start: its thread is not noted yet.
     starting: Option<usize>,
+}
+
+impl Entry {
+    /// What a journal's text says; one that cannot be read says nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
 }
 
 /// Proof that DAMON is ours.
@@ -123,7 +130,7 @@ impl Owner {
 
 /// A journal that cannot be read says nothing, and what runs is then somebody else's.
 fn read_journal(journal: &Path) -> Option<Entry> {
-    serde_json::from_str(&fs::read_to_string(journal).ok()?).ok()
+    Entry::parse(&fs::read_to_string(journal).ok()?)
 }
 
 /// Whether what is there can be what the noted agent left: no more kdamonds than it made, and of those that run each

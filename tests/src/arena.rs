@@ -78,7 +78,7 @@ impl Arena {
     ///
     /// # Errors
     /// As [`pin`].
-    pub fn pin(&self, range: Range) -> io::Result<OwnedFd> {
+    pub fn pin(&self, range: Range) -> io::Result<Pin> {
         assert_eq!(self.range.intersect(&range), Some(range), "outside the arena");
         pin(range)
     }
@@ -97,12 +97,38 @@ impl Drop for Arena {
     }
 }
 
-/// Pins memory of this process as a device driver does (long-term), by registering it as an io_uring buffer, until the
-/// descriptor is closed. Kernel 5.1 or newer.
+/// Memory that is pinned, until this is dropped.
+#[derive(Debug)]
+pub struct Pin {
+    ring: OwnedFd,
+}
+
+// include/uapi/linux/io_uring.h
+const IORING_REGISTER_BUFFERS: libc::c_uint = 0;
+const IORING_UNREGISTER_BUFFERS: libc::c_uint = 1;
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        // Closing the ring alone lets go of the pages at some later time, in the kernel's own.
+        // SAFETY: the descriptor is this ring's; unregistering takes no argument.
+        unsafe {
+            libc::syscall(
+                libc::SYS_io_uring_register,
+                self.ring.as_raw_fd(),
+                IORING_UNREGISTER_BUFFERS,
+                std::ptr::null::<libc::c_void>(),
+                0,
+            )
+        };
+    }
+}
+
+/// Pins memory of this process as a device driver does (long-term), by registering it as an io_uring buffer. Kernel 5.1 or
+/// newer.
 ///
 /// # Errors
 /// io_uring is switched off, the range is not mapped, or the memory may not be locked.
-pub fn pin(range: Range) -> io::Result<OwnedFd> {
+pub fn pin(range: Range) -> io::Result<Pin> {
     // include/uapi/linux/io_uring.h: struct io_uring_params has 120 bytes; all zero asks for nothing special.
     let mut parameters = [0u64; 15];
     // SAFETY: the kernel reads and writes the 120 bytes; one entry is the smallest ring.
@@ -112,11 +138,10 @@ pub fn pin(range: Range) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor was just made and is nobody else's.
     let ring = unsafe { OwnedFd::from_raw_fd(ring as i32) };
-    const IORING_REGISTER_BUFFERS: libc::c_uint = 0;
     let buffer = libc::iovec { iov_base: range.start as *mut libc::c_void, iov_len: range.bytes() as usize };
     // SAFETY: one iovec over memory of this process; registering reads and writes none of it.
     let result = unsafe {
         libc::syscall(libc::SYS_io_uring_register, ring.as_raw_fd(), IORING_REGISTER_BUFFERS, &raw const buffer, 1)
     };
-    if result == 0 { Ok(ring) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(Pin { ring }) } else { Err(io::Error::last_os_error()) }
 }

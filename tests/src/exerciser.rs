@@ -15,7 +15,6 @@ pub mod sample;
 pub mod work;
 
 use std::{
-    os::fd::OwnedFd,
     sync::Arc,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -102,7 +101,7 @@ pub fn run(options: &Options) -> Result<Report> {
 }
 
 /// Pins the first bytes of the hot memory for as long as the result lives.
-fn pin(layout: &Layout, bytes: u64) -> Result<Option<OwnedFd>> {
+fn pin(layout: &Layout, bytes: u64) -> Result<Option<arena::Pin>> {
     let Some(hot) = layout.ranges(Kind::Hot).next().filter(|_| bytes > 0) else { return Ok(None) };
     ensure!(bytes <= hot.bytes(), "--pin is more than the first hot range, {} bytes", hot.bytes());
     let pinned = arena::pin(Range::new(hot.start, hot.start + bytes));

@@ -29,7 +29,8 @@ fn edited(text: String) -> impl Strategy<Value = String> {
             let at = at % bytes.len().max(1);
             let end = (at + span % 40).min(bytes.len());
             match how {
-                0 => bytes[at] = byte,
+                // An earlier edit may have left nothing.
+                0 => bytes.get_mut(at).into_iter().for_each(|old| *old = byte),
                 1 => bytes.truncate(at.max(1)),
                 2 => bytes.insert(at, b'0' + byte % 10),
                 3 => drop(bytes.drain(at..end)),

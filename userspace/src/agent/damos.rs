@@ -119,9 +119,13 @@ impl Agent {
     }
 
     fn choose_actuators(&mut self, now: Instant) {
+        let settled = |job: &Job| job.processes.is_empty() || job.schemes.chosen == Some(Actuator::MovePages);
+        if self.jobs.iter().all(settled) {
+            return;
+        }
         let missing = self.schemes_missing();
         let two_tier = self.host.is_two_tier();
-        for job in self.jobs.iter_mut().filter(|job| !job.processes.is_empty()) {
+        for job in self.jobs.iter_mut().filter(|job| !settled(job)) {
             let chosen = job.schemes.chosen;
             let wanted = job.asked.mode == Mode::Migrate && job.asked.actuator == Actuator::Damos && two_tier;
             if chosen.is_none() && !wanted {

@@ -118,6 +118,8 @@ fn serve_at(args: &Args, ready: impl Fn(&Path)) -> Result<()> {
     ready(socket);
     let config = args.config.as_deref().map(std::path::absolute).transpose()?;
     let last = serve(agent, board, &events, Serving { config, rules, until_idle: args.until_idle });
+    // Whoever has the last answer may start the next agent, which must not take this one for one that serves.
+    server.withdraw();
     last.into_iter().for_each(|(reply, answer)| reply.send(answer));
     drop(server);
     Ok(())

@@ -179,9 +179,17 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Takes the socket away: who has connected is answered, and nobody else finds this server.
+    pub fn withdraw(&self) {
+        // Fails where it has been removed already.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        self.withdraw();
         // Fails only where the thread has ended already.
         let _ = self.stop.take().map(|stop| stop.send(()));
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {

@@ -1,9 +1,10 @@
 //! Whose the top tier is, where several jobs want it: limits in, bytes of DRAM for each job out. Pure, as all of policy.
 //!
 //! **Rule** (ours). Jobs of higher priority are served first, and within a priority hotter blocks first, each job up to
-//! its budget and to what its control groups let it have at all: for one priority without budgets that is the capacity threshold of [`super::hotness`]. What a job already
-//! has there counts as `1 + margin` times as hot as it is, so that noise alone takes nothing away. What no hot block
-//! wants stays with whom it is, and what is left then is anybody's, in the same order.
+//! its budget and to what its control groups let it have at all: for one priority without budgets that is the capacity
+//! threshold of [`super::hotness`]. What a job already has there counts as `1 + margin` times as hot as it is, so that
+//! noise alone takes nothing away. What no hot block wants stays with whom it is, and what is left then is anybody's,
+//! in the same order.
 
 use std::collections::BTreeMap;
 

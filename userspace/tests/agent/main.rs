@@ -81,12 +81,11 @@ impl Place {
 
     fn agent(&self) -> Agent {
         let mut child = self.command(&["agent"]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut word = String::new();
+        let mut said = String::new();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         // Warnings may come before it.
-        while !word.contains("serving at") {
-            word.clear();
-            assert!(stderr.read_line(&mut word).unwrap() > 0, "the agent has not started");
+        while !said.contains("serving at") {
+            assert!(stderr.read_line(&mut said).unwrap() > 0, "the agent has not started: {said}");
         }
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Agent { child }

@@ -6,7 +6,6 @@ use aya_ebpf::{
     EbpfContext,
     macros::map,
     maps::{PerCpuArray, RingBuf},
-    programs::TracePointContext,
 };
 use tensortier_abi::{LOSSES, Loss};
 
@@ -35,13 +34,13 @@ pub(crate) use global;
 
 macro_rules! loads {
     ($name:ident, $out:ty, $width:literal, $ctx:ident, $($offset:literal)*) => {
-        /// The field at `offset` of the tracepoint's record; 0 where `offset` is `ABSENT`.
+        /// The field at `offset` of the tracepoint's record or a raw one's arguments; 0 where `offset` is `ABSENT`.
         ///
         /// A load from the context itself, at an offset that the verifier can see. `bpf_probe_read_kernel` would take
         /// any offset, but fails for tracepoint records on some virtualised kernels and costs a call. The arms are
         /// assembly so that the compiler does not fold them into one load at a computed address.
         #[inline(always)]
-        pub fn $name(ctx: &TracePointContext, offset: u32) -> $out {
+        pub fn $name(ctx: &impl EbpfContext, offset: u32) -> $out {
             let $ctx = ctx.as_ptr();
             let value: u64;
             match offset {
@@ -63,7 +62,7 @@ macro_rules! loads {
     };
 }
 
-loads!(field_u64, u64, "u64", record, 8 16 24 32 40 48 56 64 72 80 88 96 104 112 120);
+loads!(field_u64, u64, "u64", record, 0 8 16 24 32 40 48 56 64 72 80 88 96 104 112 120);
 loads!(field_u32, u32, "u32", record, 8 12 16 20 24 28 32 36 40 44 48 52 56 60 64 68 72 76 80 84 88 92 96 100 104 108 112 116 120 124);
 loads!(field_u8, u8, "u8", record, 8 12 16 20 24 28 32 36 40 44 48 52 56 60 64 68 72 76 80 84 88 92 96 100 104 108 112 116 120 124);
 

@@ -2,14 +2,15 @@
 //! the agent's own threads is told apart from the kernel's and from other programs'.
 
 use aya_ebpf::{
+    EbpfContext,
     helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid},
-    macros::map,
+    macros::{map, raw_tracepoint},
     maps::PerCpuArray,
-    programs::TracePointContext,
+    programs::{RawTracePointContext, TracePointContext},
 };
 use tensortier_abi::{Loss, MIGRATE_REASONS, MOVER_COMM, MigrateSums, migrate_index};
 
-use crate::emit::{field_u32, field_u64, global, offsets, seen_by_perf};
+use crate::emit::{done, field_u32, field_u64, global, offsets, seen_by_perf};
 
 #[map]
 static MIGRATIONS: PerCpuArray<MigrateSums> = PerCpuArray::with_max_entries(MIGRATE_REASONS * 2, 0);
@@ -32,9 +33,20 @@ seen_by_perf! {
     mm_migrate_pages: try_mm_migrate_pages
 }
 
+#[raw_tracepoint(tracepoint = "mm_migrate_pages")]
+pub fn mm_migrate_pages_raw(ctx: RawTracePointContext) -> i32 {
+    // An argument of 32 bits has the rest of its word undefined.
+    let reason = field_u64(&ctx, global!(MIGRATE_REASON)) as u32;
+    done(sum(&ctx, reason)) as i32
+}
+
 #[inline(always)]
 fn try_mm_migrate_pages(ctx: &TracePointContext) -> Result<(), Loss> {
-    let reason = field_u32(ctx, global!(MIGRATE_REASON));
+    sum(ctx, field_u32(ctx, global!(MIGRATE_REASON)))
+}
+
+#[inline(always)]
+fn sum(ctx: &impl EbpfContext, reason: u32) -> Result<(), Loss> {
     let by_agent = match global!(AGENT_TGID) {
         0 => bpf_get_current_comm().is_ok_and(|comm| u128::from_ne_bytes(comm) == u128::from_ne_bytes(MOVER_COMM)),
         agent => (bpf_get_current_pid_tgid() >> 32) as u32 == agent,

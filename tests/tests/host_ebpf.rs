@@ -146,7 +146,7 @@ fn threads_are_not_processes() {
 /// cases.md row 45: faults beyond what the map holds are counted as lost, totals stay right, and it goes on.
 #[test]
 fn loss_is_counted_and_it_keeps_going() {
-    let mut programs = load(&Options { regions: 64 });
+    let mut programs = load(&Options { regions: 64, ..Options::default() });
     let mut workers: Vec<Worker> = (0..std::thread::available_parallelism().unwrap().get()).map(|_| worker()).collect();
     for worker in &workers {
         programs.jobs.track(Pid(worker.pid()), JOB).unwrap();

@@ -51,7 +51,8 @@ pub const ABSENT: u32 = u32::MAX;
 /// in the code, so there is one load for each.
 pub const MAX_OFFSET: u32 = 128;
 
-/// A tracepoint's field whose offset user space reads from the format file and sets as a global before loading.
+/// A tracepoint's field whose offset user space reads from the format file, or for a raw tracepoint from the order of
+/// the arguments, which are eight bytes each, and sets as a global before loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The global in the program.
@@ -113,6 +114,9 @@ pub const MOVER_COMM: [u8; 16] = *b"tt-migrate\0\0\0\0\0\0";
 pub struct Program {
     /// The function in the object.
     pub name: &'static str,
+    /// The same function for the raw tracepoint, used where the kernel's BTF names the arguments. The kernel skips a
+    /// tracepoint program, and perf's readers with it, while a map operation is preempted on that CPU; a raw one never.
+    pub raw: Option<&'static str>,
     /// The tracepoint, `category/name`.
     pub event: &'static str,
     /// What is not seen where it cannot attach.
@@ -120,7 +124,7 @@ pub struct Program {
 }
 
 const fn program(name: &'static str, event: &'static str, shows: &'static str) -> Program {
-    Program { name, event, shows }
+    Program { name, raw: None, event, shows }
 }
 
 /// Every program.
@@ -131,7 +135,12 @@ pub const PROGRAMS: [Program; 7] = [
     program("page_fault_user", FAULT, "page faults of a job's own instructions"),
     program("page_fault_kernel", "exceptions/page_fault_kernel", "page faults of system calls made by a job"),
     program("damon_aggregated", DAMON, "DAMON's regions"),
-    program("mm_migrate_pages", MIGRATE, "pages that the kernel migrated, by reason"),
+    Program {
+        name: "mm_migrate_pages",
+        raw: Some("mm_migrate_pages_raw"),
+        event: MIGRATE,
+        shows: "pages that the kernel migrated, by reason",
+    },
 ];
 
 /// [`JobEntry::flags`]: count this process's faults.

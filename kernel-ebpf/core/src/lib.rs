@@ -2,7 +2,10 @@
 //! relocate.
 //!
 //! [`VmaIter`] reads all of a process's VMAs at once. Minimum kernel: 5.12 with BTF (`iter/task_vma`); from 6.1 on it
-//! costs nothing for the other tasks of the machine.
+//! costs nothing for the other tasks of the machine. [`tracepoint_arguments`] reads the kernel's type information.
+
+mod btf;
+pub use btf::tracepoint_arguments;
 
 #[cfg(not(without_bpf))]
 mod iter;

@@ -34,7 +34,9 @@ fn main() -> Result<()> {
         None => {}
     }
     fs::write("/proc/sys/kernel/numa_balancing", "0")?;
-    migrations().context("migrations")?;
+    for raw in [true, false] {
+        migrations(raw).with_context(|| format!("migrations, raw tracepoint: {raw}"))?;
+    }
     damon().context("DAMON events")?;
     println!("all events as counted");
     Ok(())
@@ -65,8 +67,10 @@ fn this() -> Pid {
 }
 
 /// Page sums by reason, the agent's own apart from another process's.
-fn migrations() -> Result<()> {
-    let mut programs = Programs::load(&Options::default())?;
+fn migrations(raw: bool) -> Result<()> {
+    let mut programs = Programs::load(&Options { raw, ..Options::default() })?;
+    let form = programs.attachments().iter().find(|one| one.program == "mm_migrate_pages").context("no program")?;
+    ensure!(form.missing.is_none() && form.raw == raw, "{form:?}");
     ensure!(programs.migrations.reasons().iter().any(|reason| reason == OURS), "{:?}", programs.migrations.reasons());
     let pick =
         |sums: Vec<Migrated>, by_agent| sums.into_iter().find(|sum| sum.reason == OURS && sum.by_agent == by_agent);

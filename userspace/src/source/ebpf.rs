@@ -3,23 +3,22 @@
 //! Minimum kernel: 5.11 (ring buffers, memory accounted to the cgroup). No BTF, kprobe or fentry is needed.
 
 use std::{
-    collections::BTreeMap,
     fs,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
-    path::Path,
     process,
     time::Duration,
 };
 
-use aya::{Ebpf, EbpfLoader, maps::Map, programs::TracePoint};
+use aya::{Ebpf, EbpfLoader, maps::Map};
 use serde::Serialize;
-use tensortier_abi::{ABSENT, AGENT_TGID, FIELDS, Loss, MAX_OFFSET, MAX_REGIONS, PROGRAMS, Program, maps};
+use tensortier_abi::{AGENT_TGID, FIELDS, Loss, MAX_REGIONS, PROGRAMS, Program, maps};
 
 use super::{
     damon_events::DamonEvents,
     fault::Faults,
     format::{Format, FormatError, tracefs},
     job_events::JobEvents,
+    layout::Layout,
     lost::Lost,
     migrations::Migrations,
 };
@@ -72,11 +71,13 @@ pub fn built() -> Result<(), EbpfError> {
 pub struct Options {
     /// Regions (2 MiB) that can take faults between two drains; about 80 bytes of kernel memory each.
     pub regions: u32,
+    /// Use raw tracepoints where a program has that form and the kernel's BTF names the arguments.
+    pub raw: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { regions: MAX_REGIONS }
+        Self { regions: MAX_REGIONS, raw: true }
     }
 }
 
@@ -89,6 +90,8 @@ pub struct Attachment {
     pub event: &'static str,
     /// What it shows, and what is not seen where it does not run.
     pub shows: &'static str,
+    /// Whether it is the raw tracepoint's form, which the kernel never skips.
+    pub raw: bool,
     /// Why it does not run; `None` where it does.
     pub missing: Option<String>,
 }
@@ -129,7 +132,7 @@ impl Programs {
     pub fn load(options: &Options) -> Result<Self, EbpfError> {
         built()?;
         let tracefs = tracefs()?;
-        let layout = Layout::read(tracefs);
+        let layout = Layout::read(tracefs, options.raw);
         let agent = process::id();
         let mut loader = EbpfLoader::new();
         for (field, offset) in FIELDS.iter().zip(&layout.offsets) {
@@ -167,13 +170,14 @@ impl Programs {
         for program in &PROGRAMS {
             let missing = match layout.missing.get(program.event) {
                 Some(reason) => Some(reason.clone()),
-                None => attach(&mut programs.ebpf, program).err(),
+                None => layout.attach(&mut programs.ebpf, program).err(),
             };
             if let Some(reason) = &missing {
                 tracing::warn!(program = program.name, reason, unseen = program.shows, "not attached");
             }
-            let Program { name, event, shows } = *program;
-            programs.attachments.push(Attachment { program: name, event, shows, missing });
+            let Program { name, event, shows, .. } = *program;
+            let raw = layout.raw.contains(event);
+            programs.attachments.push(Attachment { program: name, event, shows, raw, missing });
         }
         Ok(programs)
     }
@@ -190,13 +194,13 @@ impl Programs {
 
     /// What each program cost, by the kernel's statistics; zeros while these are off.
     pub fn run_times(&self) -> Vec<RunTime> {
-        let named = PROGRAMS.iter().filter_map(|program| Some((program.name, self.ebpf.program(program.name)?)));
-        named
-            .filter_map(|(program, loaded)| {
-                let info = loaded.info().ok()?;
-                Some(RunTime { program, spent: info.run_time(), runs: info.run_count() })
-            })
-            .collect()
+        let run_time = |program: &Program| {
+            let forms = program.raw.into_iter().chain([program.name]);
+            // Of its two forms the one that was loaded.
+            let info = forms.filter_map(|form| self.ebpf.program(form)?.info().ok()).next()?;
+            Some(RunTime { program: program.name, spent: info.run_time(), runs: info.run_count() })
+        };
+        PROGRAMS.iter().filter_map(run_time).collect()
     }
 
     /// Events that the kernel handed to no program. It skips one that comes on a CPU where another program, or a map
@@ -222,7 +226,7 @@ impl Programs {
 pub(super) fn load_migrations() -> Result<(Migrations, Ebpf), EbpfError> {
     built()?;
     let tracefs = tracefs()?;
-    let layout = Layout::read(tracefs);
+    let layout = Layout::read(tracefs, true);
     let mut loader = EbpfLoader::new();
     for (field, offset) in FIELDS.iter().zip(&layout.offsets) {
         loader.override_global(field.global, offset, true);
@@ -232,7 +236,7 @@ pub(super) fn load_migrations() -> Result<(Migrations, Ebpf), EbpfError> {
     let program = PROGRAMS.iter().find(|program| program.event == MIGRATE_EVENT);
     let attached = match layout.missing.get(MIGRATE_EVENT) {
         Some(reason) => Err(reason.clone()),
-        None => program.ok_or("not in the object".to_owned()).and_then(|program| attach(&mut ebpf, program)),
+        None => program.ok_or("not in the object".to_owned()).and_then(|program| layout.attach(&mut ebpf, program)),
     };
     attached.map_err(|reason| EbpfError::map(maps::MIGRATIONS, reason))?;
     let reasons = Format::read(tracefs, MIGRATE_EVENT)?.symbols("reason");
@@ -240,77 +244,10 @@ pub(super) fn load_migrations() -> Result<(Migrations, Ebpf), EbpfError> {
     Ok((Migrations::new(take(&mut ebpf, maps::MIGRATIONS)?, &reasons, lost)?, ebpf))
 }
 
-const MIGRATE_EVENT: &str = "migrate/mm_migrate_pages";
+pub(super) const MIGRATE_EVENT: &str = "migrate/mm_migrate_pages";
 
 fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, EbpfError> {
     ebpf.take_map(name).ok_or_else(|| EbpfError::map(name, "not in the object"))
-}
-
-fn attach(ebpf: &mut Ebpf, program: &Program) -> Result<(), String> {
-    let (category, name) = program.event.split_once('/').ok_or("not a tracepoint")?;
-    let loaded: &mut TracePoint =
-        ebpf.program_mut(program.name).ok_or("not in the object")?.try_into().map_err(chain)?;
-    loaded.load().map_err(chain)?;
-    loaded.attach(category, name).map(drop).map_err(chain)
-}
-
-/// An error with its causes on one line: aya's own text names only the call.
-fn chain(error: impl std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
-}
-
-/// Where this kernel's tracepoints keep the fields that the programs read.
-struct Layout {
-    /// In the order of [`FIELDS`].
-    offsets: Vec<u32>,
-    /// Tracepoints that cannot be used, and why.
-    missing: BTreeMap<&'static str, String>,
-}
-
-impl Layout {
-    fn read(tracefs: &Path) -> Self {
-        let mut missing = BTreeMap::new();
-        let mut formats = BTreeMap::new();
-        for program in &PROGRAMS {
-            match Format::read(tracefs, program.event) {
-                Ok(format) => drop(formats.insert(program.event, format)),
-                Err(error) => drop(missing.insert(program.event, error.to_string())),
-            }
-        }
-        Self::of(&formats, missing)
-    }
-
-    fn of(formats: &BTreeMap<&'static str, Format>, mut missing: BTreeMap<&'static str, String>) -> Self {
-        let mut offsets = Vec::new();
-        for field in &FIELDS {
-            let found = formats.get(field.event).and_then(|format| format.field(field.field));
-            // A field of another size or beyond the loads in the programs would be read wrong: better not at all.
-            let usable = found.filter(|found| {
-                found.size == field.size
-                    && found.offset % field.size.max(4) == 0
-                    && found.offset >= 8
-                    && found.offset + field.size <= MAX_OFFSET
-            });
-            offsets.push(usable.map_or(ABSENT, |found| found.offset));
-            if usable.is_none() && field.required && formats.contains_key(field.event) {
-                let reason = match found {
-                    Some(found) => format!(
-                        "field {} of {} is at {} with {} bytes",
-                        field.field, field.event, found.offset, found.size
-                    ),
-                    None => format!("{} has no field {} on this kernel", field.event, field.field),
-                };
-                missing.entry(field.event).or_insert(reason);
-            }
-        }
-        Self { offsets, missing }
-    }
 }
 
 /// Kernel memory of a map; 0 where the kernel does not tell.
@@ -322,49 +259,4 @@ pub(super) fn memory_of(map: &aya::maps::MapData) -> u64 {
 fn fact(of: BorrowedFd<'_>, name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", of.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn layout(event: &'static str, text: &str) -> (BTreeMap<&'static str, u32>, Option<String>) {
-        let formats = BTreeMap::from([(event, Format::parse(text))]);
-        let layout = Layout::of(&formats, BTreeMap::new());
-        let offsets = FIELDS.iter().zip(layout.offsets).filter(|(field, _)| field.event == event);
-        (offsets.map(|(field, offset)| (field.field, offset)).collect(), layout.missing.get(event).cloned())
-    }
-
-    #[test]
-    fn fields_that_moved_or_came_anew_are_found_by_name() {
-        let (offsets, missing) = layout(
-            "damon/damon_aggregated",
-            "\tfield:unsigned int ctx;\toffset:8;\tsize:4;\tsigned:0;
-             field:unsigned long start;\toffset:24;\tsize:8;\tsigned:0;
-             field:unsigned long end;\toffset:32;\tsize:8;\tsigned:0;
-             field:unsigned long target_id;\toffset:16;\tsize:8;\tsigned:0;
-             field:unsigned int nr_accesses;\toffset:12;\tsize:4;\tsigned:0;",
-        );
-        assert_eq!(missing, None);
-        assert_eq!((offsets["target_id"], offsets["start"], offsets["nr_accesses"]), (16, 24, 12));
-        assert_eq!(
-            (offsets["age"], offsets["nr_regions"]),
-            (ABSENT, ABSENT),
-            "what this kernel does not tell reads as 0"
-        );
-    }
-
-    #[test]
-    fn a_field_that_would_be_read_wrong_is_not_read() {
-        for (address, says) in [
-            ("", "no field address"),
-            ("field:unsigned int address;\toffset:8;\tsize:4;\tsigned:0;", "with 4 bytes"),
-            ("field:unsigned long address;\toffset:128;\tsize:8;\tsigned:0;", "at 128"),
-            ("field:unsigned long address;\toffset:12;\tsize:8;\tsigned:0;", "at 12"),
-        ] {
-            let (offsets, missing) = layout("exceptions/page_fault_user", address);
-            assert_eq!(offsets["address"], ABSENT);
-            assert!(missing.is_some_and(|reason| reason.contains(says)), "{address:?}");
-        }
-    }
 }

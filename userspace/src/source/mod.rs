@@ -7,6 +7,7 @@ pub mod ebpf;
 pub mod fault;
 pub mod format;
 pub mod job_events;
+mod layout;
 mod lost;
 pub mod migrations;
 pub mod work;

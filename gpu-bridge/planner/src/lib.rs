@@ -11,7 +11,7 @@
 //! plan that reads absent data, exceeds a capacity or breaks an order. Sizes are bytes,
 //! times nanoseconds, rates bytes per second.
 //!
-//! [`planners`] names all planners of graphs. [`dtr`] runs operator logs under a budget with the
+//! [`planners`] names all planners of graphs; [`ours`] is the one that decides everything together. [`dtr`] runs operator logs under a budget with the
 //! DTR policy and [`delta`] with DELTA's, which weighs recomputation against swapping by a
 //! [`knapsack`]; [`g10`] plans and runs G10's kernel lists. The latter two plan graphs as well.
 //! [`traces`] says where recorded inputs of these systems are looked for. [`bounds`] says how
@@ -27,6 +27,7 @@ mod fuzz;
 pub mod g10;
 pub mod graph;
 pub mod knapsack;
+pub mod ours;
 pub mod plan;
 pub mod planners;
 pub mod sim;

@@ -11,6 +11,7 @@ use crate::{
     delta::{self, Switches},
     g10,
     graph::Graph,
+    ours::Ours,
     plan::Plan,
     sim::{
         SimError,
@@ -38,6 +39,8 @@ pub enum Planner {
     SwapAdvisor,
     /// SwapAdvisor's search over the order alone, Belady over all memory.
     SwapAdvisorGlobal,
+    /// Ours: order, recomputation, tiers and copies searched together.
+    Ours,
 }
 
 /// Why a planner has no plan.
@@ -53,7 +56,7 @@ pub enum NoPlan {
 
 impl Planner {
     /// All of them, baselines first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::OdswapLru,
         Self::OdswapNaive,
         Self::OdswapSize,
@@ -62,6 +65,7 @@ impl Planner {
         Self::G10,
         Self::SwapAdvisorGlobal,
         Self::SwapAdvisor,
+        Self::Ours,
     ];
 
     /// Its name on the command line and in figures.
@@ -75,17 +79,18 @@ impl Planner {
             Self::G10 => "g10",
             Self::SwapAdvisor => "swapadvisor",
             Self::SwapAdvisorGlobal => "swapadvisor-global",
+            Self::Ours => "ours",
         }
     }
 
     /// Whether its plans run operators a second time; the bounds do not hold for those.
     pub fn recomputes(self) -> bool {
-        self == Self::Delta
+        matches!(self, Self::Delta | Self::Ours)
     }
 
     /// Whether it keeps the traced order.
     pub fn keeps_order(self) -> bool {
-        !matches!(self, Self::SwapAdvisor | Self::SwapAdvisorGlobal)
+        !matches!(self, Self::SwapAdvisor | Self::SwapAdvisorGlobal | Self::Ours)
     }
 
     /// Plans `graph` on `machine`. Searches run with `search`'s seed and budget, whatever its
@@ -100,6 +105,10 @@ impl Planner {
         search: Search,
         progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Plan, NoPlan> {
+        if self == Self::Ours {
+            let Search { seed, evaluations, deadline, .. } = search;
+            return Ok(Ours { seed, evaluations, deadline }.run(graph, machine, progress)?.plan);
+        }
         let demand = |policy| {
             let base = Plan::unlimited(graph, &graph.traced_order());
             realize(graph, machine, &base, Demand::odswap(policy))
@@ -113,7 +122,7 @@ impl Planner {
             Self::Delta => delta::plan(graph, machine, Switches::ALL)?,
             Self::G10 => g10::plan_graph(graph, machine)?,
             Self::SwapAdvisor => searched(Mode::Classes)?,
-            Self::SwapAdvisorGlobal => searched(Mode::Global)?,
+            Self::SwapAdvisorGlobal | Self::Ours => searched(Mode::Global)?,
         };
         plan.planner = self.name().into();
         Ok(plan)

@@ -53,7 +53,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "FILE")]
     pub profiles: Option<PathBuf>,
     /// Planner; an unknown name lists those there are.
-    #[arg(long, default_value = "swapadvisor-global")]
+    #[arg(long, default_value = "ours")]
     pub planner: Planner,
     /// Seed of a search.
     #[arg(long, default_value_t = 1)]

@@ -10,7 +10,6 @@
 //! operator writes it, and all that this operator reads is there in the same state or can be made again. As DTR and
 //! DELTA do, this takes operators for functions of their inputs: random ones must replay their state.
 
-mod makers;
 mod price;
 mod replay;
 
@@ -18,13 +17,13 @@ use tensortier_model::{Bytes, Machine, Nanos};
 
 use super::Switches;
 use crate::{
-    graph::{Graph, Liveness, OpId, StorageId, StorageKind},
+    graph::{Graph, Liveness, Makers, OpId, StorageId, StorageKind},
     knapsack,
     plan::{Plan, Step},
     sim,
     swapadvisor::Infeasible,
 };
-use makers::Makers;
+
 use price::{Action, Queue};
 
 /// Size of the knapsack scheme's subsets.

@@ -13,6 +13,7 @@ mod build;
 mod flat;
 pub mod json;
 mod liveness;
+mod makers;
 pub mod random;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use tensortier_model::{Bytes, Nanos};
 pub use build::{GraphBuilder, NewOp};
 pub(crate) use flat::{Flat, Touch};
 pub use liveness::Liveness;
+pub(crate) use makers::Makers;
 
 /// Index into [`Graph::ops`].
 pub type OpId = usize;

@@ -1,17 +1,17 @@
 //! What can be computed again.
 
-use crate::graph::{Graph, Liveness, OpId, OpKind, StorageId, StorageKind};
+use super::{Graph, Liveness, OpId, OpKind, StorageId, StorageKind};
 
 /// Which operator makes a storage again, and whether it can do so for as long as the storage is needed.
-pub(super) struct Makers {
-    pub(super) of: Vec<Option<OpId>>,
-    pub(super) lasting: Vec<bool>,
+pub(crate) struct Makers {
+    pub(crate) of: Vec<Option<OpId>>,
+    pub(crate) lasting: Vec<bool>,
 }
 
 impl Makers {
     /// Only a sole writer makes a storage again. What it reads has to be there in the same state: weights that nothing
     /// changes always are, what can itself be made again is as long as that, anything else until its last use.
-    pub(super) fn new(graph: &Graph, live: &Liveness) -> Self {
+    pub(crate) fn new(graph: &Graph, live: &Liveness) -> Self {
         let count = graph.storages.len();
         let (mut writers, mut last_write) = (vec![0u32; count], vec![0; count]);
         for (id, op) in graph.ops.iter().enumerate() {

@@ -1,4 +1,5 @@
 //! Guest tests, host-kernel tests, the exerciser and the benches of tensortier.
+pub mod allocators;
 pub mod arena;
 pub mod bench;
 pub mod daemon;

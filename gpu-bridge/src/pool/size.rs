@@ -37,12 +37,14 @@ pub fn slab(size: Bytes) -> Bytes {
 }
 
 /// Bytes to map when a region that has `reserved` needs `need` more: a sixteenth of what it has, so that a half-used
-/// last extent stays a small share, and few extents for a large region; exactly `need` for a large object.
+/// last extent stays a small share, and few extents for a large region; exactly `need` for a large object. A whole number
+/// of `need`, since objects of one size come in rows: what is left over beside them would lie idle.
 pub fn growth(reserved: Bytes, need: Bytes) -> Bytes {
     if need > ALIGN_ABOVE {
         return need;
     }
-    need.max((reserved / 16).next_multiple_of(HUGE).clamp(HUGE, ALIGN_ABOVE))
+    let want = (reserved / 16).next_multiple_of(HUGE).clamp(HUGE, ALIGN_ABOVE);
+    need * (want / need.max(1)).max(1)
 }
 
 #[cfg(test)]

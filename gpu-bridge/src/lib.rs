@@ -3,6 +3,7 @@
 //! ```text
 //! pool/      objects on DRAM nodes, CXL nodes and device-dax; each extent registered once
 //! pipeline/  copies in chunks through a pinned ring, both ways at once; what is needed next is copied ahead
+//! offload/   a training step that offloads, simulated: ZeRO-Infinity on drives against this bridge
 //! ```
 //!
 //! What is known of the system that this follows is an abstract ("Efficient Tensor Offloading Based on CXL Memory Pool",
@@ -11,5 +12,6 @@
 //! mitigate fragmentation and improve allocation efficiency". What an object is, which sizes go where and what the
 //! pipeline adapts are not in it: all of that here is our design.
 
+pub mod offload;
 pub mod pipeline;
 pub mod pool;

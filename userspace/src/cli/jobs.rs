@@ -8,6 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::builder::NonEmptyStringValueParser;
 use tensortier::{
+    config::Actuator,
     control::{Answer, Limits, Mode, Request, Target, Terms, client::Client},
     units::{Pid, parse_bytes},
 };
@@ -39,6 +40,15 @@ pub struct LimitArgs {
     /// Who is served first where jobs want the same DRAM, -20 to 20; above 0 for root.
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true, value_parser = parse_priority)]
     priority: i32,
+    /// What moves its pages, move_pages or damos [default: that of the agent's config]. Where damos cannot serve the
+    /// job, move_pages does and `status` says why.
+    #[arg(long, value_name = "NAME", value_parser = parse_actuator)]
+    actuator: Option<Actuator>,
+}
+
+/// By the names that the config has.
+fn parse_actuator(name: &str) -> Result<Actuator, String> {
+    serde_json::from_value(name.into()).map_err(|_| "it is move_pages or damos".to_owned())
 }
 
 fn parse_name(name: &str) -> Result<String, String> {
@@ -53,13 +63,8 @@ fn parse_priority(text: &str) -> Result<i32, String> {
 impl LimitArgs {
     /// The terms of a job.
     pub fn terms(&self, mode: Mode) -> Terms {
-        let Self { name, dram_budget, cxl_budget, priority } = self.clone();
-        Terms {
-            name,
-            mode,
-            actuator: None,
-            limits: Limits { dram_bytes: dram_budget, cxl_bytes: cxl_budget, priority },
-        }
+        let Self { name, dram_budget, cxl_budget, priority, actuator } = self.clone();
+        Terms { name, mode, actuator, limits: Limits { dram_bytes: dram_budget, cxl_bytes: cxl_budget, priority } }
     }
 }
 

@@ -9,14 +9,16 @@
 //! A [`workload::Workload`] is what a job does: regions with lifetimes, and how many lines of each are accessed in each
 //! interval. [`sim::run`] drives a [`policy::Policy`] over it at the prices of [`cost::Costs`]. [`optimum`] finds the
 //! schedule that costs least in hindsight. [`trace`] keeps a workload in a file, [`baseline`] has the rules of other
-//! systems, [`step`] learns the training step from what is touched and places by it. Nothing here needs root or a
-//! kernel feature.
+//! systems, [`step`] learns the training step from what is touched, [`policies`] has our own rules. Nothing here needs
+//! root or a kernel feature.
 
 pub mod baseline;
 pub mod cost;
 pub mod generate;
 pub mod optimum;
+pub mod policies;
 pub mod policy;
+pub mod score;
 pub mod sim;
 pub mod step;
 pub mod trace;

@@ -32,12 +32,18 @@ pub struct Colloid {
     lines: Vec<f64>,
     low: f64,
     high: f64,
+    name: &'static str,
 }
 
 impl Colloid {
     /// Nothing known.
     pub fn new(regions: usize) -> Self {
-        Self { lines: vec![0.0; regions], low: 0.0, high: 1.0 }
+        Self { lines: vec![0.0; regions], low: 0.0, high: 1.0, name: "Colloid" }
+    }
+
+    /// The same under another name.
+    pub fn called(self, name: &'static str) -> Self {
+        Self { name, ..self }
     }
 
     /// How the share of DRAM should change; `None` while the tiers are balanced.
@@ -64,10 +70,11 @@ impl Colloid {
 
 impl Policy for Colloid {
     fn name(&self) -> String {
-        "Colloid".into()
+        self.name.into()
     }
 
     fn decide(&mut self, view: &View) -> Vec<Move> {
+        self.lines.resize(view.regions.len(), 0.0);
         for (lines, seen) in self.lines.iter_mut().zip(view.regions) {
             *lines = if seen.alive { *lines + NEWEST * (seen.lines as f64 - *lines) } else { 0.0 };
         }

@@ -21,12 +21,7 @@
 //! is told from 0.5 on until it is under 0.25. A job that changes gets there within a few steps, and after three
 //! periods all that was learned is dropped. An evaluation only lowers it.
 
-mod policy;
-mod value;
-
 use std::collections::HashMap;
-
-pub use policy::StepPolicy;
 
 use tensortier_model::Nanos;
 
@@ -66,7 +61,7 @@ pub struct Step {
 #[derive(Clone, Debug)]
 pub struct Learner {
     trains: HashMap<u64, Train>,
-    /// Lags by bin: how many, and their sum in seconds.
+    /// Lags by bin: how many, and their sum in seconds. Empty before the first.
     lags: Vec<(f64, f64)>,
     /// Onsets, and the sum of their regions' onsets a second.
     onsets: f64,
@@ -112,7 +107,7 @@ impl Default for Learner {
     fn default() -> Self {
         Self {
             trains: HashMap::new(),
-            lags: vec![(0.0, 0.0); BINS],
+            lags: Vec::new(),
             onsets: 0.0,
             rates: 0.0,
             recent: (0.0, 0.0),
@@ -163,6 +158,7 @@ impl Learner {
         let Some(first) = past.past().first() else { return };
         self.onsets += 1.0;
         self.rates += past.count as f64 / (self.now - first);
+        self.lags.resize(BINS, (0.0, 0.0));
         for lag in past.past().iter().map(|at| self.now - at) {
             if let Some(bin) = self.bin(lag).and_then(|bin| self.lags.get_mut(bin)) {
                 *bin = (bin.0 + 1.0, bin.1 + lag);
@@ -219,7 +215,7 @@ impl Learner {
 
     /// The period by the counts, if it is at most so long.
     fn best(&self, most: f64) -> Option<f64> {
-        if self.onsets < 2.0 * self.trains.len() as f64 {
+        if self.lags.is_empty() || self.onsets < 2.0 * self.trains.len() as f64 {
             return None;
         }
         let window = |bin: usize| bin.saturating_sub(AROUND)..(bin + AROUND + 1).min(BINS);

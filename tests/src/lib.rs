@@ -7,5 +7,6 @@ pub mod exerciser;
 pub mod golden;
 pub mod guest;
 pub mod perf;
+pub mod points;
 pub mod scenario;
 pub mod worker;

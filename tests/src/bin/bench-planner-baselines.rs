@@ -1,23 +1,21 @@
 //! Every planner on the six training graphs at four memory limits, with bounds.
 
-use std::{
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    time::Instant,
-};
+use std::{ops::ControlFlow, process::ExitCode, time::Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use tensortier_model::{Bytes, Machine, Nanos, Profiles};
+use tensortier_model::{Machine, Nanos, Profiles};
 use tensortier_planner::{
     bounds, check,
-    graph::{Graph, json},
+    graph::Graph,
     planners::Planner,
     sim,
     swapadvisor::{Found, Mode, Search},
 };
-use tensortier_tests::bench::{Bench, BenchArgs, Op};
+use tensortier_tests::{
+    bench::{Bench, BenchArgs, Op},
+    points,
+};
 
 #[derive(Parser)]
 struct Args {
@@ -49,15 +47,13 @@ fn main() -> Result<ExitCode> {
     let mut bench = Bench::new("planner-baselines", &args.bench);
     let profiles = Profiles::builtin();
     let began = Instant::now();
-    bench.environment("gpu", "v100-16g");
+    bench.environment("gpu", points::GPU);
     bench.environment("link", "pcie4-x16, 25 GB/s each way, 10 us a copy");
     bench.environment("tier", "dram, 1 TiB");
     bench.environment("search", format!("{} evaluations, population 64, seed 1", args.evaluations));
     let search = Search { evaluations: args.evaluations, ..Search::default() };
     let mut tally = Tally::default();
-    for path in graphs()?.iter().filter(|path| path.to_string_lossy().contains(&args.only)) {
-        let graph = json::load(path, profiles.gpu("v100-16g")?)?;
-        let name = path.file_name().unwrap_or_default().to_string_lossy().replace(".json.gz", "");
+    for (name, graph) in points::graphs(&profiles, &args.only)? {
         let (peak, largest) = (graph.peak(), graph.largest_op());
         println!(
             "{name}: peak {:.2} GB, largest operator {:.2} GB, unlimited {:.1} ms",
@@ -66,10 +62,9 @@ fn main() -> Result<ExitCode> {
             graph.ideal_time() as f64 / 1e6
         );
         tally.graphs += 1;
-        with_enough(&graph, &machine(&profiles, peak)?, search, &mut tally)?;
-        let limits = [("2", peak / 2), ("4", peak / 4), ("8", peak / 8), ("12", (peak / 12).max(largest * 11 / 10))];
-        for (part, hbm) in limits {
-            let machine = machine(&profiles, hbm)?;
+        with_enough(&graph, &points::machine(&profiles, peak)?, search, &mut tally)?;
+        for (part, hbm) in points::limits(&graph) {
+            let machine = points::machine(&profiles, hbm)?;
             one_limit(&mut bench, &format!("{name}.1/{part}"), &graph, &machine, search, &mut tally, part == "2")?;
         }
     }
@@ -84,18 +79,6 @@ fn main() -> Result<ExitCode> {
     bench.bar("plans_that_move_with_memory_at_peak", tally.moved_with_enough as f64, Op::Exactly, 0.0);
     bench.bar("unequal_curves_of_equal_seeds", tally.unequal_curves as f64, Op::Exactly, 0.0);
     bench.finish()
-}
-
-fn graphs() -> Result<Vec<PathBuf>> {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../gpu-bridge/planner/tests/data/graphs"));
-    let entries = std::fs::read_dir(folder).with_context(|| format!("{}", folder.display()))?;
-    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-    paths.sort();
-    Ok(paths)
-}
-
-fn machine(profiles: &Profiles, hbm: Bytes) -> Result<Machine> {
-    Ok(Machine::new(profiles, "v100-16g", hbm, "pcie4-x16", &[("dram", 1 << 40)])?)
 }
 
 fn go(_: tensortier_planner::swapadvisor::Progress) -> ControlFlow<()> {

@@ -13,6 +13,7 @@
 //!
 //! What differs from G10 and why is said where it does; the rest is a reconstruction from reading its source.
 
+mod as_graph;
 mod candidate;
 mod compare;
 mod graph;

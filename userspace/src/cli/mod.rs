@@ -4,6 +4,7 @@ mod agent;
 mod doctor;
 mod drain;
 mod jobs;
+mod offload;
 mod perf;
 mod place;
 mod plan;

@@ -32,7 +32,7 @@ use super::{
     agent::{Socket, connect_or_start},
     chain,
     jobs::LimitArgs,
-    say,
+    offload, say,
 };
 
 /// How often plans of a dry run are looked for.
@@ -65,6 +65,9 @@ pub struct Args {
     /// Memory policy of the job from its start: prefer=N, bind=N,M, interleave=N,M or weighted-interleave=N,M.
     #[arg(long, value_name = "POLICY")]
     place: Option<Place>,
+    /// What PyTorch saves for the backward pass lies on the slow node meanwhile; for Python scripts, unmodified.
+    #[arg(long)]
+    offload_activations: bool,
     /// The config to use, where no agent runs yet [default: /etc/tensortier/config.toml, where it exists].
     #[arg(long, value_name = "FILE", env = "TENSORTIER_CONFIG")]
     config: Option<PathBuf>,
@@ -96,7 +99,7 @@ pub fn run(args: Args, inherited: &[RawFd]) -> u8 {
 
 fn follow(args: &'static Args, inherited: &[RawFd]) -> Result<u8> {
     let signals = Signals::take().context("cannot take over the signals of this process")?;
-    let caller = Caller::find()?;
+    let mut caller = Caller::find()?;
     for warning in &caller.warnings {
         say(warning);
     }
@@ -104,6 +107,10 @@ fn follow(args: &'static Args, inherited: &[RawFd]) -> Result<u8> {
     Config::load(args.config.as_deref())?;
     if let Some(place) = &args.place {
         place.check(&nodes("has_memory")?, &nodes("has_cpu")?)?;
+    }
+
+    if args.offload_activations {
+        offload::prepare(&mut caller.environment)?;
     }
 
     // Opened before the job starts: a wrong path should not cost the run.

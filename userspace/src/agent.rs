@@ -10,6 +10,7 @@ mod group;
 mod helped;
 mod homes;
 mod jobs;
+mod looks;
 mod monitor;
 mod mover;
 mod params;
@@ -266,6 +267,9 @@ impl Agent {
             return NOBODY;
         }
         let tick = self.config.agent.tick;
+        if self.is_recorded() {
+            return tick;
+        }
         (self.acted.elapsed() / 8).clamp(tick, tick.max(LONGEST_TICK))
     }
 
@@ -398,6 +402,16 @@ impl Agent {
         }
         let used = touches.iter().filter(|touch| touch.weight > 0.0).count();
         tracing::trace!(touches = touches.len(), used, "listened");
+        for job in self.jobs.iter_mut() {
+            job.gathered.take_if(|gathered| gathered.is_over(now));
+        }
+        if self.is_recorded() {
+            for touch in &touches {
+                if let Some(job) = self.jobs.of_mut(touch.pid) {
+                    job.gather(touch);
+                }
+            }
+        }
         self.heat.observe(&touches);
     }
 }

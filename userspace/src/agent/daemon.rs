@@ -218,6 +218,7 @@ impl Daemon {
             Request::Detach { job } => self.leave(peer, &job, reply),
             Request::Pause { job } => self.pause(peer, job.as_deref(), true),
             Request::Resume { job } => self.pause(peer, job.as_deref(), false),
+            Request::Looks { job } => self.seen_of(peer, &job),
             Request::Avoid { node } => peer.may_administer().map_err(text).map(|()| {
                 if !self.agent.host.nodes.contains_key(&node) {
                     return Some(Answer::Refused { why: format!("this host has no node {node}") });
@@ -232,7 +233,7 @@ impl Daemon {
         };
         match answer {
             // Nothing has changed.
-            Ok(Some(answer @ Answer::Refused { .. })) => reply.send(answer),
+            Ok(Some(answer @ (Answer::Refused { .. } | Answer::Looks(_)))) => reply.send(answer),
             Ok(Some(answer)) => self.answer(reply.clone(), answer),
             Ok(None) => self.stale = true,
             Err(why) => reply.send(Answer::Refused { why }),
@@ -251,6 +252,13 @@ impl Daemon {
         self.agent.leave(job);
         self.leaving.push(Leaving { job, reply: reply.clone(), until: Instant::now() + FAREWELL });
         Ok(None)
+    }
+
+    fn seen_of(&mut self, peer: &Peer, word: &str) -> Result<Option<Answer>, String> {
+        let Some(job) = self.agent.jobs.find(word) else { return Ok(Some(no_job(word))) };
+        peer.may_change(job.asked.user).map_err(text)?;
+        let id = job.id;
+        Ok(Some(self.agent.looks(id).map_or_else(|| no_job(word), |looks| Answer::Looks(Box::new(looks)))))
     }
 
     fn pause(&mut self, peer: &Peer, word: Option<&str>, paused: bool) -> Result<Option<Answer>, String> {

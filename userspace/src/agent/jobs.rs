@@ -9,7 +9,7 @@ use std::{
 
 use tensortier_abi::MAX_JOBS;
 
-use super::{account::FaultsByNode, damos::Service, group::Group, helped::Helped, report::Before};
+use super::{account::FaultsByNode, damos::Service, group::Group, helped::Helped, looks::Gathered, report::Before};
 use crate::{
     config::{Actuator, Limits, Mode},
     control::server::Reply,
@@ -104,6 +104,8 @@ pub(super) struct Job {
     pub before: Before,
     /// The client that follows it, and hears plans of a dry run.
     pub client: Option<Reply>,
+    /// What was seen of it, while somebody records it.
+    pub gathered: Option<Gathered>,
 }
 
 impl Job {
@@ -225,6 +227,7 @@ impl Jobs {
             leaving: false,
             before,
             client: None,
+            gathered: None,
         };
         Some(self.table.entry(self.last).or_insert(job))
     }

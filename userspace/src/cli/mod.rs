@@ -8,6 +8,8 @@ mod offload;
 mod perf;
 mod place;
 mod plan;
+mod record;
+mod replay;
 mod run;
 mod topo;
 mod version;
@@ -48,6 +50,8 @@ enum Command {
     Drain(drain::Args),
     Topo(topo::Args),
     Plan(Box<plan::Args>),
+    Record(record::Args),
+    Replay(replay::Args),
     Doctor(doctor::Args),
     Perf(perf::Args),
 }
@@ -91,6 +95,8 @@ pub fn main(inherited: &[RawFd]) -> u8 {
         Some(Command::Perf(args)) => perf::run(&args),
         Some(Command::Topo(args)) => topo::run(&args).map(|()| DONE),
         Some(Command::Plan(args)) => plan::run(&args).map(|()| DONE),
+        Some(Command::Record(args)) => record::run(&args).map(|()| DONE),
+        Some(Command::Replay(args)) => replay::run(&args).map(|()| DONE),
         None if cli.version => version::run(cli.json).map(|()| DONE),
         None => {
             // As above.

@@ -93,6 +93,11 @@ pub enum Request {
         #[serde(default)]
         job: Option<String>,
     },
+    /// What the monitor saw of a job: for `record`, which asks again and again. For root and its owner.
+    Looks {
+        /// The job.
+        job: String,
+    },
     /// To read the config again, as SIGHUP does. For root.
     Reload {},
     /// To move nothing to or from a node, until the config is read again. For root.
@@ -114,6 +119,46 @@ pub struct Terms {
     pub actuator: Option<Actuator>,
     /// What it may have.
     pub limits: Limits,
+}
+
+/// What the monitor saw of a job. Sums grow from the first time that anybody asked for them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Looks {
+    /// Its number.
+    pub job: u64,
+    /// Its name.
+    pub name: String,
+    /// Time since then.
+    pub since_ms: u64,
+    /// Its processes.
+    pub processes: Vec<ProcessLooks>,
+}
+
+/// What the monitor saw of a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProcessLooks {
+    /// Its number, as the agent sees it.
+    pub pid: Pid,
+    /// Its program.
+    pub name: String,
+    /// Its populated blocks, ascending.
+    pub blocks: Vec<BlockLooks>,
+}
+
+/// What the monitor saw of a block of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BlockLooks {
+    /// Its first populated address.
+    pub start: u64,
+    /// Bytes of it that are resident.
+    pub bytes: u64,
+    /// How often all of it was looked at; halves count too.
+    pub looks: f64,
+    /// How much of that found it accessed.
+    pub found: f64,
 }
 
 /// Processes that run already.
@@ -148,6 +193,8 @@ pub enum Answer {
     },
     /// To `end` and `detach`; unasked, to the client that watches, from an agent that ends.
     Left(Box<Left>),
+    /// To `looks`.
+    Looks(Box<Looks>),
     /// To everything else: it is done.
     Done {
         /// What, for people.

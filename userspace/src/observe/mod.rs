@@ -5,6 +5,7 @@ pub mod counters;
 pub mod notes;
 pub mod progress;
 pub mod prometheus;
+pub mod record;
 pub mod status;
 pub mod summary;
 mod text;

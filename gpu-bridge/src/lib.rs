@@ -3,6 +3,8 @@
 //! ```text
 //! pool/      objects on DRAM nodes, CXL nodes and device-dax; each extent registered once
 //! pipeline/  copies in chunks through a pinned ring, both ways at once; what is needed next is copied ahead
+//! device/    the CUDA driver, loaded at run time, and copy threads
+//! measure    what this host's paths to the GPU deliver
 //! offload/   a training step that offloads, simulated: ZeRO-Infinity on drives against this bridge
 //! ```
 //!
@@ -12,6 +14,8 @@
 //! mitigate fragmentation and improve allocation efficiency". What an object is, which sizes go where and what the
 //! pipeline adapts are not in it: all of that here is our design.
 
+pub mod device;
+pub mod measure;
 pub mod offload;
 pub mod pipeline;
 pub mod pool;

@@ -6,6 +6,7 @@ mod aim;
 pub mod daemon;
 mod damos;
 mod decide;
+mod error;
 mod group;
 mod helped;
 mod homes;
@@ -20,12 +21,11 @@ mod report;
 mod rules;
 
 use std::{
-    panic::resume_unwind,
     path::{Path, PathBuf},
-    thread,
     time::{Duration, Instant},
 };
 
+pub use self::error::AgentError;
 pub use self::jobs::{Ask, Origin};
 pub use self::params::migrate_params;
 use self::{
@@ -48,7 +48,7 @@ use crate::{
     source::{
         Touch,
         damon::{Damon, DamonError, cadence::Cadence, snapshot::Snapshots},
-        ebpf::{EbpfError, Options, Programs},
+        ebpf::{Options, Programs},
         job_events::{JobEventKind, JobId},
     },
     units::{NodeSet, Pid},
@@ -58,31 +58,6 @@ use crate::{
 const NOBODY: Duration = Duration::from_secs(10);
 /// At rest a tick comes this often.
 const LONGEST_TICK: Duration = Duration::from_secs(5);
-
-/// Why the agent cannot run.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// The host could not be read.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// Neither faults nor DAMON can be seen, so there is nothing to decide from.
-    #[error("no source of accesses works: {ebpf}")]
-    Blind {
-        /// Why the eBPF programs do not run; DAMON's reports come through them.
-        ebpf: EbpfError,
-    },
-    /// A process could not be tracked.
-    #[error("cannot watch process {pid}: {reason}")]
-    Track {
-        /// The process.
-        pid: Pid,
-        /// Why.
-        reason: String,
-    },
-    /// No thread for moving pages.
-    #[error("cannot start the migration thread: {0}")]
-    Thread(#[from] std::io::Error),
-}
 
 /// One agent. Dropping it stops moving and monitoring; jobs run on with all their memory.
 pub struct Agent {
@@ -128,12 +103,7 @@ impl Agent {
     pub fn new(config: Config, host: Host) -> Result<Self, AgentError> {
         let now = Instant::now();
         let tiers = tier_nodes(&host);
-        // Each is checked by the kernel and reads its type information: side by side, a start takes half as long.
-        let (programs, memory) = thread::scope(|scope| {
-            let memory = scope.spawn(|| Memory::new(tiers.clone(), config.migrate.file_pages));
-            (Programs::load(&Options::default()), memory.join().unwrap_or_else(|panic| resume_unwind(panic)))
-        });
-        let programs = programs.map_err(|ebpf| AgentError::Blind { ebpf })?;
+        let programs = Programs::load(&Options::default()).map_err(|ebpf| AgentError::Blind { ebpf })?;
         let damon = take_damon(&config, &host);
         match &damon {
             Ok(_) => {}
@@ -154,7 +124,7 @@ impl Agent {
             aim: Aim::new(now),
             schemes: Schemes::default(),
             homes: Homes::default(),
-            memory,
+            memory: Memory::new(tiers.clone(), config.migrate.file_pages),
             heat: HeatMap::new(heat_params(&config)),
             rule: rule_of(&config),
             jobs: Jobs::default(),

@@ -4,6 +4,11 @@
 //! formats no text. It needs Linux 5.12 with BTF; the text is there on every kernel, and stands in where a mapping grew
 //! while the iterator read.
 
+use std::{
+    mem,
+    thread::{self, JoinHandle},
+};
+
 use tensortier_core::{VmaIter, VmaKind, flags};
 
 use super::vma::{self, Kind, Vma, VmaError};
@@ -14,10 +19,36 @@ const NO_PAGES: u64 = flags::PFNMAP | flags::MIXEDMAP | flags::IO;
 /// VM_DONTEXPAND (linux/mm.h): mappings that are not the process's own memory, the vdso among them.
 const DONT_EXPAND: u64 = 0x4_0000;
 
+/// The BPF iterator. The kernel's type information is large, and nothing needs the iterator before the first job: it is
+/// loaded on the side.
+#[derive(Default)]
+enum Iterator {
+    Loading(JoinHandle<Option<VmaIter>>),
+    Loaded(Box<VmaIter>),
+    #[default]
+    Missing,
+}
+
+impl Iterator {
+    /// The iterator, once it is loaded; `None` where there is none.
+    fn get(&mut self) -> Option<&mut VmaIter> {
+        if matches!(self, Self::Loading(_))
+            && let Self::Loading(loading) = mem::take(self)
+            && let Ok(Some(loaded)) = loading.join()
+        {
+            *self = Self::Loaded(Box::new(loaded));
+        }
+        match self {
+            Self::Loaded(iterator) => Some(iterator),
+            _ => None,
+        }
+    }
+}
+
 /// The reader, loaded once.
 #[derive(Default)]
 pub struct Mappings {
-    iterator: Option<VmaIter>,
+    iterator: Iterator,
     buffer: Vec<tensortier_core::Vma>,
     /// Reads that went to the text because the iterator failed; 0 where there is no iterator at all.
     pub fallbacks: u64,
@@ -25,22 +56,24 @@ pub struct Mappings {
 
 impl std::fmt::Debug for Mappings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Mappings").field("iterator", &self.iterator.is_some()).finish_non_exhaustive()
+        f.debug_struct("Mappings").field("fallbacks", &self.fallbacks).finish_non_exhaustive()
     }
 }
 
 impl Mappings {
-    /// Loads the iterator, if the kernel takes it.
+    /// Begins to load the iterator, which the kernel may not take.
     pub fn new() -> Self {
-        let iterator = VmaIter::new().inspect_err(|error| {
-            tracing::info!(%error, "mappings are read from /proc/PID/maps");
-        });
-        Self { iterator: iterator.ok(), ..Self::default() }
+        let load = || {
+            let refused = |error| tracing::info!(%error, "mappings are read from /proc/PID/maps");
+            VmaIter::new().map_err(refused).ok()
+        };
+        let loading = thread::Builder::new().name("tt-iterator".into()).spawn(load);
+        Self { iterator: loading.map_or(Iterator::Missing, Iterator::Loading), ..Self::default() }
     }
 
     /// Whether the iterator is in use.
-    pub fn by_iterator(&self) -> bool {
-        self.iterator.is_some()
+    pub fn by_iterator(&mut self) -> bool {
+        self.iterator.get().is_some()
     }
 
     /// The mappings of a process, by address.
@@ -48,7 +81,7 @@ impl Mappings {
     /// # Errors
     /// The process has ended or may not be looked at.
     pub fn of(&mut self, pid: Pid) -> Result<Vec<Vma>, VmaError> {
-        if let Some(iterator) = &mut self.iterator {
+        if let Some(iterator) = self.iterator.get() {
             self.buffer.clear();
             match iterator.read(pid.0, &mut self.buffer) {
                 // None at all: it has ended, or its id is another one in the kernel's eyes (a pid namespace).

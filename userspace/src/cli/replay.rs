@@ -41,11 +41,11 @@ pub struct Args {
     trace: Option<PathBuf>,
     /// A made-up job instead: optimizer, fsdp, activations, evaluation, jobs, embedding, experts-uniform, experts-zipf or
     /// rotating.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = known_job)]
     generate: Option<String>,
     /// auto, step, hotness, bandwidth, balance; those of others: first-touch, weighted-interleave, lru-2q, numa-balancing,
     /// tpp, memtis, memtierd-heat, damos-goals, colloid; or all.
-    #[arg(long, value_name = "NAME", default_value = "auto")]
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = known_policy)]
     policy: String,
     /// DRAM [default: half of the most memory that the job has at once].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
@@ -124,10 +124,18 @@ fn workload(args: &Args) -> Result<Workload> {
         }
         return Ok(workload);
     }
-    let name = args.generate.as_deref().unwrap_or_default();
-    let known = || generate::ALL.map(|generator| generator.name).join(", ");
-    let generator = generate::find(name).with_context(|| format!("no job {name} is known, but {}", known()))?;
+    let generator = generate::find(args.generate.as_deref().unwrap_or_default()).context("no trace and no job")?;
     Ok(generator.make(&Spec::default()))
+}
+
+fn known_job(name: &str) -> Result<String, String> {
+    let known = || generate::ALL.map(|generator| generator.name).join(", ");
+    generate::find(name).map(|_| name.to_owned()).ok_or_else(|| format!("none is known, but {}", known()))
+}
+
+fn known_policy(name: &str) -> Result<String, String> {
+    let (costs, _) = costs("asic").map_err(|error| format!("{error:#}"))?;
+    named(name, &costs).map(|_| name.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Costs with the lower tier of that name or file, and what it is called.

@@ -26,6 +26,7 @@ pub mod dtr;
 mod fuzz;
 pub mod g10;
 pub mod graph;
+mod hoist;
 pub mod knapsack;
 pub mod ours;
 pub mod plan;

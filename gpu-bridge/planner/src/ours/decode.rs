@@ -11,12 +11,12 @@ use std::collections::BinaryHeap;
 use tensortier_model::{Bytes, Nanos};
 
 use super::{
-    arrive::{self, Arrival},
     genes::{Facts, Genes},
     sequence::{NEVER, Sequence},
 };
 use crate::{
     graph::{OpId, StorageId, StorageKind},
+    hoist::{self, Arrival},
     plan::{Plan, Step},
     swapadvisor::Infeasible,
 };
@@ -219,7 +219,7 @@ impl<'a> Decoder<'a> {
         plan.initial = (0..self.initial.len()).filter(|&s| self.initial[s]).collect();
         plan.home = std::mem::take(&mut self.home);
         let hbm = self.facts.machine.hbm;
-        arrive::place(&self.facts.bytes, &self.clock, hbm, genes.lead, &mut self.occupied, &mut self.arrivals);
+        hoist::place(&self.facts.bytes, &self.clock, hbm, genes.lead, &mut self.occupied, &mut self.arrivals);
         self.moves.extend(self.arrivals.iter().map(|a| (a.bucket, Step::CopyIn(a.storage))));
         // Stable: within a bucket what leaves was decided before what comes.
         self.moves.sort_by_key(|&(bucket, _)| bucket);

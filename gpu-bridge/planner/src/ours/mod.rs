@@ -27,7 +27,6 @@
 //! All of it is ours; recomputation by need is DTR's and DELTA's, leaving at the last use and
 //! returning at the latest safe time are SwapAdvisor's and G10's, Belady's choice is Belady's.
 
-mod arrive;
 mod decode;
 mod genes;
 mod moves;

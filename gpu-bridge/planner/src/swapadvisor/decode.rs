@@ -13,14 +13,15 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tensortier_model::{Bytes, Machine, Nanos};
 
-use super::{
-    hoist::{self, Arrival},
-    layout::{Layout, NEVER, NextUse},
-};
+use super::layout::{Layout, NEVER, NextUse};
 use crate::{
     graph::{Graph, OpId, StorageId, StorageKind},
+    hoist::{self, Arrival},
     plan::{Plan, Pools, Step},
 };
+
+/// How many times its own length a copy in may start before its latest safe time.
+const LEAD: u32 = 8;
 
 /// No tier.
 pub(super) const NOWHERE: u8 = u8::MAX;
@@ -278,7 +279,8 @@ impl<'a> Decoder<'a> {
         plan.initial = (0..self.initial.len()).filter(|&s| self.initial[s]).collect();
         plan.home = std::mem::take(&mut self.home);
         if pools.is_none() {
-            hoist::place(&self.layout.bytes, &self.clock, self.machine.hbm, &mut self.occupied, &mut self.arrivals);
+            let (clock, hbm) = (&self.clock, self.machine.hbm);
+            hoist::place(&self.layout.bytes, clock, hbm, LEAD, &mut self.occupied, &mut self.arrivals);
             self.moves.extend(self.arrivals.iter().map(|a| (a.bucket, Step::CopyIn(a.storage))));
         }
         // Stable: within a bucket what leaves was decided before what comes, or comes last anyway.

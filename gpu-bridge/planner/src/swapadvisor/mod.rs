@@ -12,7 +12,6 @@
 
 mod decode;
 pub mod genes;
-mod hoist;
 mod host;
 mod layout;
 mod pools;

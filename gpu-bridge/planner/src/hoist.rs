@@ -5,28 +5,32 @@ use tensortier_model::{Bytes, Nanos};
 use crate::graph::StorageId;
 
 /// A copy in that an operator, or the next step, waits for.
-pub(super) struct Arrival {
-    pub(super) storage: StorageId,
+pub(crate) struct Arrival {
+    pub(crate) storage: StorageId,
     /// Position that needs it.
-    pub(super) need: u32,
+    pub(crate) need: u32,
     /// Bucket in which the storage has left.
-    pub(super) earliest: u32,
+    pub(crate) earliest: u32,
     /// Bucket in which the copy is issued.
-    pub(super) bucket: u32,
+    pub(crate) bucket: u32,
     /// Time of the copy.
-    pub(super) took: Nanos,
+    pub(crate) took: Nanos,
     /// Time at which it is needed if nothing stalls.
-    pub(super) deadline: Nanos,
+    pub(crate) deadline: Nanos,
 }
-
-/// How many times its own length a copy may start before its latest safe time.
-const LEAD: i64 = 8;
 
 /// Moves `arrivals`, which are in order of need, to earlier buckets. Going backwards over the
 /// stream, the latest safe start of each copy leaves time for those behind it. Each copy then
-/// goes back to that time and some way further, as long as `occupied` (changes of the resident
-/// bytes at each position; turned into sums here) leaves room for it.
-pub(super) fn place(bytes: &[Bytes], clock: &[Nanos], hbm: Bytes, occupied: &mut [i64], arrivals: &mut [Arrival]) {
+/// goes back to that time and up to `lead` times its own length further, as long as `occupied`
+/// (changes of the resident bytes at each position; turned into sums here) leaves room for it.
+pub(crate) fn place(
+    bytes: &[Bytes],
+    clock: &[Nanos],
+    hbm: Bytes,
+    lead: u32,
+    occupied: &mut [i64],
+    arrivals: &mut [Arrival],
+) {
     let mut sum = 0;
     for at in occupied.iter_mut() {
         sum += *at;
@@ -40,7 +44,7 @@ pub(super) fn place(bytes: &[Bytes], clock: &[Nanos], hbm: Bytes, occupied: &mut
     }
     for (arrival, safe) in arrivals.iter_mut().zip(starts) {
         let size = bytes[arrival.storage] as i64;
-        let target = safe - LEAD * arrival.took as i64;
+        let target = safe - i64::from(lead) * arrival.took as i64;
         let mut at = arrival.need as usize;
         while at > arrival.earliest as usize && clock[at] as i64 > target && occupied[at - 1] + size <= hbm as i64 {
             at -= 1;

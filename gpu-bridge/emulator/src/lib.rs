@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! api.rs      the exported functions: pointers in, error codes out
+//! driver.rs   the one driver of the process; how a call is run, copies and pins made
 //! rules.rs    what the driver allows: contexts, allocations, registrations, streams, events; no bytes, no time
 //! engines.rs  what it does: ops of streams on two copy engines and a third thread, in order, each as long as modelled
 //! memory.rs   device memory that the host cannot touch, host memory; pin.rs: long-term pins by io_uring
@@ -16,6 +17,7 @@
 //! was), this answers with an error.
 
 mod api;
+mod driver;
 mod engines;
 mod memory;
 mod pin;

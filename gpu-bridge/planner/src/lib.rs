@@ -11,12 +11,13 @@
 //! plan that reads absent data, exceeds a capacity or breaks an order. Sizes are bytes,
 //! times nanoseconds, rates bytes per second.
 //!
-//! [`planners`] names all planners of graphs; [`ours`] is the one that decides everything together. [`dtr`] runs operator logs under a budget with the
-//! DTR policy and [`delta`] with DELTA's, which weighs recomputation against swapping by a
-//! [`knapsack`]; [`g10`] plans and runs G10's kernel lists. The latter two plan graphs as well.
+//! [`planners`] names all planners of graphs; [`ours`] is the one that decides everything
+//! together. [`dtr`] runs operator logs under a budget with the DTR policy and [`delta`] with
+//! DELTA's, which weighs recomputation against swapping by a [`knapsack`]; [`g10`] plans and runs G10's kernel lists. The latter two plan graphs as well.
 //! [`traces`] says where recorded inputs of these systems are looked for. [`bounds`] says how
 //! fast any plan could be, [`cli`] is `tensortier plan`.
 
+mod belady;
 pub mod bounds;
 pub mod check;
 pub mod cli;

@@ -3,7 +3,7 @@
 //! A *bucket* is a gap in the sequence: bucket `k` lies before run `k`. Where a run has no room,
 //! storages leave by rank, those used again last first (Belady), and each in the bucket after its
 //! last use: the out stream begins as early as the data is there. What must come back is placed
-//! by [`super::arrive`]. The step begins with as many persistent storages as fit, soonest used
+//! by [`crate::hoist`]. The step begins with as many persistent storages as fit, soonest used
 //! first; one that has to leave before it was used has never been there.
 
 use std::collections::BinaryHeap;
@@ -12,9 +12,10 @@ use tensortier_model::{Bytes, Nanos};
 
 use super::{
     genes::{Facts, Genes},
-    sequence::{NEVER, Sequence},
+    sequence::Sequence,
 };
 use crate::{
+    belady::{NEVER, idle, pop_last},
     graph::{OpId, StorageId, StorageKind},
     hoist::{self, Arrival},
     plan::{Plan, Step},
@@ -279,20 +280,9 @@ impl<'a> Decoder<'a> {
     }
 
     fn pop_victim(&mut self, at: u32) -> Option<StorageId> {
-        for heap in &mut self.heaps {
-            while let Some(&(next, s)) = heap.peek() {
-                let slot = &self.slots[s as usize];
-                if slot.resident && slot.next == next {
-                    if next <= at {
-                        break;
-                    }
-                    heap.pop();
-                    return Some(s as usize);
-                }
-                heap.pop();
-            }
-        }
-        None
+        let slots = &self.slots;
+        let next = |s: StorageId| slots[s].resident.then_some(slots[s].next);
+        self.heaps.iter_mut().find_map(|heap| pop_last(heap, at, next))
     }
 
     /// Copies out what has no host copy, and drops.
@@ -328,7 +318,7 @@ impl<'a> Decoder<'a> {
         let bytes = self.facts.bytes[s];
         let count = self.tier_left.len();
         let room = |tier: &usize| self.tier_left[*tier] >= bytes;
-        let idle = self.idle(self.slots[s].next, bucket);
+        let idle = idle(&self.clock, self.slots[s].next, bucket);
         let fast_enough = |tier: &usize| {
             let both_ways = machine.d2h(bytes, *tier) + machine.h2d(bytes, *tier);
             *tier > 0 && idle as f64 > both_ways as f64 * (1.0 + MARGIN)
@@ -341,18 +331,6 @@ impl<'a> Decoder<'a> {
         self.tier_left[tier] -= bytes;
         self.slots[s].tier = tier as u8;
         Some(tier)
-    }
-
-    /// Compute time between a bucket and a run, which may be one of the next step.
-    fn idle(&self, next: u32, bucket: u32) -> Nanos {
-        let length = self.clock.len() - 1;
-        let whole = self.clock[length];
-        let at = match next as usize {
-            n if next == NEVER || n >= 2 * length => return whole,
-            n if n >= length => whole + self.clock[n - length],
-            n => self.clock[n],
-        };
-        at.saturating_sub(self.clock[bucket as usize])
     }
 
     /// A copy in for run `at`.

@@ -6,10 +6,8 @@
 //! it take memory. So forgetting is settled here, and what is left is swapping.
 
 use super::genes::{Facts, Genes};
-use crate::graph::OpId;
+use crate::{belady::NEVER, graph::OpId};
 
-/// No next use.
-pub(super) const NEVER: u32 = u32::MAX;
 /// Runs, as a multiple of the operators, above which recomputation has got out of hand.
 const MOST_RUNS: usize = 3;
 

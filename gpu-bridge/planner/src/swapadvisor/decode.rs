@@ -13,8 +13,9 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use tensortier_model::{Bytes, Machine, Nanos};
 
-use super::layout::{Layout, NEVER, NextUse};
+use super::layout::{Layout, NextUse};
 use crate::{
+    belady::{NEVER, pop_last},
     graph::{Graph, OpId, StorageId, StorageKind},
     hoist::{self, Arrival},
     plan::{Plan, Pools, Step},
@@ -360,20 +361,9 @@ impl<'a> Decoder<'a> {
     /// The candidate used again last; none once only the running operator's storages are left.
     fn pop_victim(&mut self, class: usize, at: u32) -> Option<StorageId> {
         let class = &mut self.classes[class];
-        for heap in [&mut class.victims, &mut class.small] {
-            while let Some(&(next, s)) = heap.peek() {
-                let slot = &self.slots[s as usize];
-                if slot.resident && slot.next == next {
-                    if next <= at {
-                        break;
-                    }
-                    heap.pop();
-                    return Some(s as usize);
-                }
-                heap.pop();
-            }
-        }
-        None
+        let slots = &self.slots;
+        let next = |s: StorageId| slots[s].resident.then_some(slots[s].next);
+        [&mut class.victims, &mut class.small].into_iter().find_map(|heap| pop_last(heap, at, next))
     }
 
     /// A copy in for the operator at position `at`; `bucket` is where its slot is free.

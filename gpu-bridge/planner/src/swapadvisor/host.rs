@@ -1,9 +1,8 @@
 //! The host's side of a plan: what leaves the device, and the tier that keeps it.
 
-use tensortier_model::Nanos;
-
-use super::{Decoder, Infeasible, decode::NOWHERE, layout::NEVER};
+use super::{Decoder, Infeasible, decode::NOWHERE};
 use crate::{
+    belady::idle,
     graph::{OpId, StorageId},
     plan::Step,
 };
@@ -47,7 +46,7 @@ impl Decoder<'_> {
         let tier = if count == 1 {
             Some(0).filter(room)
         } else {
-            let idle = self.idle(self.slots[s].next, bucket);
+            let idle = idle(&self.clock, self.slots[s].next, bucket);
             let fast_enough = |tier: &usize| {
                 let both_ways = self.machine.d2h(bytes, *tier) + self.machine.h2d(bytes, *tier);
                 *tier > 0 && idle as f64 > both_ways as f64 * (1.0 + MARGIN)
@@ -57,17 +56,5 @@ impl Decoder<'_> {
         self.tier_left[tier] -= bytes;
         self.slots[s].tier = tier as u8;
         Some(tier)
-    }
-
-    /// Compute time between a bucket and a position, which may be one of the next step.
-    fn idle(&self, next: u32, bucket: u32) -> Nanos {
-        let length = self.clock.len() - 1;
-        let whole = self.clock[length];
-        let at = match next as usize {
-            n if next == NEVER || n >= 2 * length => return whole,
-            n if n >= length => whole + self.clock[n - length],
-            n => self.clock[n],
-        };
-        at.saturating_sub(self.clock[bucket as usize])
     }
 }

@@ -2,10 +2,10 @@
 
 use tensortier_model::{Bytes, Nanos};
 
-use crate::graph::{Graph, OpId, StorageKind, Touch};
-
-/// No next use.
-pub(super) const NEVER: u32 = u32::MAX;
+use crate::{
+    belady::NEVER,
+    graph::{Graph, OpId, StorageKind, Touch},
+};
 
 /// Touches of all operators, one after the other.
 pub(super) struct Layout {

@@ -232,6 +232,13 @@ fn chosen(text: &str) -> String {
     inside(text).unwrap_or_else(|| "absent".to_owned())
 }
 
+/// The middle value; NaN of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod exerciser;
 pub mod golden;
 pub mod guest;
+pub mod memcpy;
 pub mod perf;
 pub mod points;
 pub mod scenario;

@@ -14,7 +14,7 @@ use tensortier::{
     units::Pid,
 };
 use tensortier_tests::{
-    bench::{Bench, BenchArgs, Op},
+    bench::{Bench, BenchArgs, Op, median},
     worker::{self, Worker},
 };
 
@@ -87,9 +87,9 @@ fn overhead(bench: &mut Bench, worker: &mut Worker, args: &Args) -> Result<()> {
         without.push(off);
         with.push(on);
     }
-    bench.figure("touch_ns_per_fault_off", median(&mut without));
-    bench.figure("touch_ns_per_fault_on", median(&mut with));
-    bench.bar("touch_loop_added_percent", median(&mut ratios), Op::AtMost, 10.0);
+    bench.figure("touch_ns_per_fault_off", median(without));
+    bench.figure("touch_ns_per_fault_on", median(with));
+    bench.bar("touch_loop_added_percent", median(ratios), Op::AtMost, 10.0);
     Ok(())
 }
 
@@ -115,7 +115,7 @@ fn run_time(bench: &mut Bench, worker: &mut Worker, pages: u64) -> Result<()> {
             ensure!(runs >= pages, "{program} ran {runs} times for {pages} faults");
             rounds.push((after.0 - before.0).as_nanos() as f64 / runs as f64);
         }
-        Ok(median(&mut rounds))
+        Ok(median(rounds))
     };
     let user = measure("page_fault_user", format!("touch {pages}"), pages)?;
     let kernel = measure("page_fault_kernel", format!("read {pages}"), pages)?;
@@ -148,9 +148,4 @@ fn counts(bench: &mut Bench, worker: &mut Worker, pages: u64) -> Result<()> {
     }
     bench.bar("regions_lost", programs.faults.lost() as f64, Op::Exactly, 0.0);
     Ok(())
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

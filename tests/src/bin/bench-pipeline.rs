@@ -21,7 +21,10 @@ use tensortier_bridge::{
 };
 use tensortier_link::placement::{Extent, Kind};
 use tensortier_model::{Clock, Nanos, RealClock};
-use tensortier_tests::bench::{Bench, BenchArgs, Op};
+use tensortier_tests::{
+    bench::{Bench, BenchArgs, Op, median},
+    memcpy::{memcpy, memcpy_by_two, pattern},
+};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a copy.
@@ -79,9 +82,9 @@ fn main() -> Result<ExitCode> {
     for buffers in &mut host {
         buffers.device = gpu.allocate(SOURCES * COPY)?;
     }
-    let memcpy = median((0..7).map(|_| memcpy(1)));
+    let memcpy = median((0..7).map(|_| memcpy(COPY as usize)));
     // Each byte of a staged copy is moved twice here, by a thread and by the emulated engine.
-    let ceiling = median((0..7).map(|_| memcpy_at_once(2))) / 4.0;
+    let ceiling = median((0..7).map(|_| memcpy_by_two(COPY as usize))) / 4.0;
     let link = args.link * memcpy;
     bench.figure("memcpy_one_thread_gb_s", memcpy / 1e9);
     if !args.gpu {
@@ -389,34 +392,4 @@ fn stall(gpu: &Gpu, way: Way, host: &[u8], device: u64, link: f64, compute: Nano
         Some(error) => bail!("{error}"),
         None => Ok(waited),
     }
-}
-
-fn pattern(bytes: usize) -> Vec<u8> {
-    (0..bytes as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
-}
-
-/// Bytes per second that each of `threads` copies, in memory that no cache holds.
-fn memcpy(threads: u64) -> f64 {
-    let bytes = (COPY / threads) as usize;
-    let (from, mut to) = (pattern(bytes), vec![1_u8; bytes]);
-    let began = Instant::now();
-    for _ in 0..3 {
-        to.copy_from_slice(std::hint::black_box(&from));
-        std::hint::black_box(&mut to);
-    }
-    3.0 * bytes as f64 / began.elapsed().as_secs_f64()
-}
-
-/// What `threads` copy together.
-fn memcpy_at_once(threads: usize) -> f64 {
-    std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(|| memcpy(1))).collect();
-        all.into_iter().map(|thread| thread.join().unwrap_or(0.0)).sum()
-    })
-}
-
-fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut values: Vec<_> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -17,6 +17,7 @@ pub mod resident;
 mod rules;
 mod split;
 mod value;
+mod waterline;
 
 pub use resident::Resident;
 pub use rules::Rules;

@@ -30,7 +30,7 @@
 //! **Cost.** One pass over all regions takes in the interval, adds the bytes of each value to a histogram (bins of one
 //! sixteenth of an octave) and finds least and greatest value on either tier. The bin in which the capacity ends is the
 //! waterline: only what is below it and on top, or the other way around, and differs enough from the other side's best
-//! to pay at all, is looked at again, and of that no more than [`MOST`] regions. So a decision is linear in the regions.
+//! to pay at all, is looked at again, and of that no more than [`MOST`](super::waterline::MOST) regions. So a decision is linear in the regions.
 
 use std::collections::HashMap;
 
@@ -41,6 +41,7 @@ use super::{
     rules::{Prices, Rules},
     split::{Share, Streams},
     value::{Common, STAY, Value},
+    waterline::{BINS, bin_of, least_first, waterline},
 };
 use crate::{
     cost::Costs,
@@ -51,12 +52,8 @@ use crate::{
 
 /// Standard deviations that a difference must exceed.
 const SURE: f32 = 2.0;
-/// Regions that one decision moves up, and down, at the most.
-pub const MOST: usize = 1 << 14;
 /// Regions of a job that its step is learned from, about: those of some hashes of their addresses.
 const LEARN_FROM: usize = 4096;
-/// Bins of the histogram: exponent and four bits of the value's mantissa.
-const BINS: usize = 1 << 12;
 /// Seconds over which the dispersion is averaged: one change of much memory is no noise.
 const SLOWLY: f32 = 60.0;
 /// What left longer ago than this is forgotten, once much has left.
@@ -220,7 +217,7 @@ impl Resident {
             job.sums.0 += f64::from(state.value.variance);
             job.sums.1 += f64::from(state.value.mean);
             let worth = state.value.mean * self.prices.saved[usize::from(stream)];
-            let bin = (worth.to_bits() >> 19) as usize & (BINS - 1);
+            let bin = bin_of(worth);
             self.bins[region] = bin as u16;
             found.bytes[bin] += seen.bytes;
             found.alive += seen.bytes;
@@ -380,27 +377,6 @@ impl Policy for Resident {
         }
         moves
     }
-}
-
-/// The bin in which the capacity ends, filled from the greatest value on.
-fn waterline(bytes: &[Bytes], capacity: Bytes) -> usize {
-    let mut sum = 0;
-    let over = |bin: &usize| {
-        sum += bytes[*bin];
-        sum > capacity
-    };
-    (0..bytes.len()).rev().find(over).unwrap_or(0)
-}
-
-/// Regions by key, least first, at most [`MOST`].
-fn least_first(mut of: Vec<(f32, u32)>) -> Vec<usize> {
-    let order = |a: &(f32, u32), b: &(f32, u32)| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1));
-    if of.len() > MOST {
-        of.select_nth_unstable_by(MOST, order);
-        of.truncate(MOST);
-    }
-    of.sort_unstable_by(order);
-    of.into_iter().map(|(_, region)| region as usize).collect()
 }
 
 /// Mixes an address, so that any of its bits choose alike (the finaliser of MurmurHash3).

@@ -135,12 +135,12 @@ fn sparse_has_nodes_0_and_2_and_the_exerciser_knows_where_its_bytes_are() {
 
     let phases = Report::read(&out.path().join("phases.json")).unwrap();
     assert!(phases.checksum_ok && phases.start_huge_bytes == 0);
-    // A loop that a busy host holds up ends after its phase.
-    assert!((4..=8).contains(&phases.phases.len()), "{:?}", phases.phases);
-    assert_eq!(phases.samples.first().unwrap().hot_dram, 1.0);
+    // A loop that a busy host holds up may pass over a phase.
+    assert!((2..=8).contains(&phases.phases.len()), "{:?}", phases.phases);
     // Threads change windows one after the other, so a sample may hold touches of the window before or after.
-    let second: Vec<_> = phases.samples.iter().filter(|sample| sample.phase % 2 == 1).collect();
-    assert!(!second.is_empty() && second.iter().all(|sample| sample.hot_dram == 0.0), "the second window is on node 2");
-    assert!(second.iter().any(|sample| sample.access_dram < 0.1), "{second:?}");
+    let window = |odd: u64| phases.samples.iter().filter(move |sample| sample.phase % 2 == odd);
+    assert!(window(0).count() > 0 && window(0).all(|sample| sample.hot_dram == 1.0), "the first is on node 0");
+    assert!(window(1).count() > 0 && window(1).all(|sample| sample.hot_dram == 0.0), "the second is on node 2");
+    assert!(window(1).any(|sample| sample.access_dram < 0.1), "{:?}", phases.samples);
     assert!(phases.stalls_ns.p50 > 0 && phases.stalls_ns.p99 <= phases.stalls_ns.max);
 }

@@ -1,6 +1,12 @@
 //! The words every stage shares: nodes, processes, address ranges, bytes.
 
-use std::{collections::BTreeSet, fmt, fs, io, path::Path, str::FromStr};
+use std::{
+    collections::BTreeSet,
+    fmt, fs,
+    io::{self, Read},
+    path::Path,
+    str::FromStr,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -153,12 +159,16 @@ impl fmt::Display for Range {
     }
 }
 
-/// The text of a procfs file. Names in it are bytes: what is no UTF-8 is replaced.
+/// The text of a procfs or sysfs file, in as few system calls as can be: such a file does not know its length. Names in
+/// it are bytes: what is no UTF-8 is replaced.
 ///
 /// # Errors
 /// It cannot be read.
 pub fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
-    Ok(match String::from_utf8(fs::read(path)?) {
+    let mut bytes = Vec::with_capacity(PAGE as usize);
+    // A file of its own is asked for its length first.
+    fs::File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(match String::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
     })

@@ -140,7 +140,9 @@ fn idle_jobs(bench: &mut Bench) -> Result<()> {
 
 fn moved(summary: &serde_json::Value) -> f64 {
     let rows = summary.pointer("/watched/moved").and_then(|rows| rows.as_array());
-    rows.map_or(f64::NAN, |rows| rows.iter().filter_map(|row| row["pages"].as_f64()).sum())
+    rows.map_or(f64::NAN, |rows| {
+        rows.iter().filter_map(|row| row["pages"].as_f64()).fold(0.0, |sum, pages| sum + pages)
+    })
 }
 
 /// CPU seconds of a process or kernel thread so far.

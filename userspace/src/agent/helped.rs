@@ -16,6 +16,8 @@ use crate::{
 
 /// Shorter samples are mostly noise.
 const SAMPLE: Duration = Duration::from_secs(1);
+/// At rest a sample may take so long.
+const LONGEST_SAMPLE: Duration = Duration::from_secs(20);
 
 /// One job's work, and what became of its rate.
 #[derive(Default)]
@@ -41,9 +43,9 @@ impl Helped {
         self.counters.watch(pid);
     }
 
-    /// Takes a sample where one is due. `moving`: some pages are on the way.
-    fn look(&mut self, processes: &BTreeSet<Pid>, moved: (u64, u64), moving: bool, now: Instant) {
-        if self.last.is_some_and(|last| now.duration_since(last.at) < SAMPLE) {
+    /// Takes a sample where the last is so old. `moving`: some pages are on the way.
+    fn look(&mut self, processes: &BTreeSet<Pid>, moved: (u64, u64), moving: bool, spacing: Duration, now: Instant) {
+        if self.last.is_some_and(|last| now.duration_since(last.at) < spacing) {
             return;
         }
         let count = self.counters.read(processes);
@@ -115,12 +117,13 @@ impl Agent {
         if !self.host.is_two_tier() {
             return;
         }
+        let spacing = (self.acted.elapsed() / 8).clamp(SAMPLE, LONGEST_SAMPLE);
         for job in self.jobs.iter_mut().filter(|job| job.asked.mode == Mode::Migrate && !job.leaving) {
             let for_it = |reason| matches!(reason, Reason::Hot | Reason::MakeRoom);
             let by_schemes = job.schemes.moved().iter().map(|moved| moved.pages).sum::<u64>();
             let moved = (job.ledger.moved_pages(for_it) + by_schemes, job.ledger.moved_pages(|reason| !for_it(reason)));
             let moving = job.under_way > 0;
-            job.helped.look(&job.processes, moved, moving, now);
+            job.helped.look(&job.processes, moved, moving, spacing, now);
             if job.moves() && job.helped.stops() {
                 let (job_name, figures) = (&job.asked.name, job.helped.stopped.as_deref());
                 tracing::warn!(job = job_name, figures, "slower after moves twice in a row: moving stops");

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     host::Host,
-    units::{NodeId, Pid},
+    units::{NodeId, Pid, read_text},
 };
 
 /// Threads wander; a home is looked up again after this.
@@ -49,7 +49,7 @@ fn majority(cpus: impl IntoIterator<Item = u32>, node_of: impl Fn(u32) -> Option
 /// The CPU that each thread ran on last.
 fn last_cpus(pid: Pid) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten().take(THREADS);
-    threads.filter_map(|thread| last_cpu(&fs::read_to_string(thread.path().join("stat")).ok()?)).collect()
+    threads.filter_map(|thread| last_cpu(&read_text(thread.path().join("stat")).ok()?)).collect()
 }
 
 /// Field 39 of proc_pid_stat(5); the name before it may hold spaces and parentheses.

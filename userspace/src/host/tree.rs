@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::HostError;
+use crate::units::PAGE;
 
 /// No file that describes a host is longer; a longer one is corrupt or hostile.
 const MAX_BYTES: u64 = 32 << 20;
@@ -60,7 +61,7 @@ impl<'a> Tree<'a> {
     pub fn text(&self, name: &str) -> Result<Option<String>, HostError> {
         let path = self.path(name);
         let read = patiently(|| {
-            let mut bytes = Vec::new();
+            let mut bytes = Vec::with_capacity(PAGE as usize);
             File::open(&path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
             Ok(bytes)
         });

@@ -4,10 +4,7 @@
 //! between them neither frees nor takes any of the limit (`mem_cgroup_migrate` in mm/memcontrol.c hands the charge over).
 //! So a limit bounds what a job can have of all nodes together; and near it nothing that the agent moves helps.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +52,7 @@ impl Group {
     /// Processes that the OOM killer ended in the group and in those below it since it was made; `None` where memory is
     /// not counted.
     pub fn oom_kills(&self) -> Option<u64> {
-        field(&fs::read_to_string(self.folder.join("memory.events")).ok()?, "oom_kill")
+        field(&read_text(self.folder.join("memory.events")).ok()?, "oom_kill")
     }
 }
 
@@ -72,14 +69,14 @@ pub fn of_process(root: &Path, pid: Pid) -> Option<Group> {
 }
 
 fn of_folder(folder: &Path) -> Vec<Limit> {
-    let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+    let number = |name: &str| read_text(folder.join(name)).ok()?.trim().parse::<u64>().ok();
     // The root has none, and "max" is no number.
     let set = ["memory.max", "memory.high"].map(|name| Some((folder.join(name), number(name)?)));
     if set.iter().all(Option::is_none) {
         return Vec::new();
     }
     let Some(current) = number("memory.current") else { return Vec::new() };
-    let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+    let stat = read_text(folder.join("memory.stat")).unwrap_or_default();
     let given_back = ["active_file", "inactive_file", "slab_reclaimable"].map(|name| field(&stat, name).unwrap_or(0));
     let held_bytes = given_back.into_iter().fold(current, u64::saturating_sub);
     set.into_iter().flatten().map(|(file, bytes)| Limit { file, bytes, held_bytes }).collect()
@@ -93,6 +90,8 @@ fn field(text: &str, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     const GIB: u64 = 1 << 30;

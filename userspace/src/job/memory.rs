@@ -4,11 +4,11 @@
 //! all of it is due again after a hundred times what that took, within [`SOONEST`] and [`LATEST`]; where they do not, at
 //! the latest. A process that has grown or shrunk by an eighth is worth more, ten times what it took: growth is geometric,
 //! so those scans stay few. In between the blocks that faulted or were moved are read alone. Mappings and their policies
-//! are read again only where the mappings changed.
+//! are read again only where the mappings changed. Of many processes that are due at once each refresh reads as many as
+//! [`PATIENCE`] allows, in turn: whoever asks the agent for its state waits for no more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     time::{Duration, Instant},
 };
 
@@ -22,12 +22,12 @@ use super::{
 };
 use crate::{
     sys::{Process, SysError},
-    units::{BLOCK, NodeSet, Pid, Range, join},
+    units::{BLOCK, NodeSet, Pid, Range, join, read_text},
 };
 
 /// Changing memory is read again after this at the soonest.
 const SOONEST: Duration = Duration::from_secs(1);
-/// Memory is read again after this in any case.
+/// Memory is read again after this in any case; twice this where two reads in a row gave the same.
 const LATEST: Duration = Duration::from_secs(30);
 /// A scan may take a hundredth of the time.
 const SHARE: u32 = 100;
@@ -37,6 +37,8 @@ const SHARE_GROWN: u32 = 10;
 const SHARE_BLOCKS: u32 = 20;
 /// So large a part of the resident size counts as growth: an eighth.
 const GROWTH: u64 = 8;
+/// Known processes are read again for so long at a time.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// Of small pages one in so many is asked about.
 const SAMPLING: Sampling = Sampling::Every(8);
 
@@ -50,6 +52,8 @@ struct Known {
     read: Option<Instant>,
     took: Duration,
     changing: bool,
+    /// Whether the last read gave what the one before it had given.
+    same: bool,
     /// Blocks that faulted or were moved since they were last read.
     stale: BTreeSet<u64>,
     /// When single blocks are next read.
@@ -66,6 +70,10 @@ pub struct Memory {
     tiers: NodeSet,
     file_pages: bool,
     mappings: Mappings,
+    /// How long known processes are read at a time.
+    patience: Duration,
+    /// The process whose turn is next.
+    turn: Option<Pid>,
     /// Time spent in scans.
     pub spent: Duration,
 }
@@ -73,7 +81,7 @@ pub struct Memory {
 impl Memory {
     /// Nothing known yet. `tiers` are the nodes between which pages may move.
     pub fn new(tiers: NodeSet, file_pages: bool) -> Self {
-        Self { tiers, file_pages, mappings: Mappings::new(), ..Self::default() }
+        Self { tiers, file_pages, mappings: Mappings::new(), patience: PATIENCE, ..Self::default() }
     }
 
     /// Pages may move between other nodes from now on: everything is read again.
@@ -110,6 +118,7 @@ impl Memory {
             read: None,
             took: Duration::ZERO,
             changing: true,
+            same: false,
             stale: BTreeSet::new(),
             blocks_due: None,
             size: 0,
@@ -158,7 +167,16 @@ impl Memory {
     /// those that are gone and were dropped.
     pub fn refresh(&mut self, now: Instant) -> (Vec<Pid>, Vec<Pid>) {
         let (mut read, mut gone) = (Vec::new(), Vec::new());
-        for (&pid, known) in &mut self.processes {
+        let began = Instant::now();
+        let first = self.turn.take().unwrap_or(Pid(0));
+        let (after, before) = (self.processes.range(first..), self.processes.range(..first));
+        let turns: Vec<Pid> = after.chain(before).map(|(pid, _)| *pid).collect();
+        for pid in turns {
+            let Some(known) = self.processes.get_mut(&pid) else { continue };
+            if !read.is_empty() && known.read.is_some() && began.elapsed() > self.patience {
+                self.turn.get_or_insert(pid);
+                continue;
+            }
             let start = Instant::now();
             let result = if known.due(now) {
                 known.read(&mut self.mappings, &self.tiers, self.file_pages, now)
@@ -210,7 +228,7 @@ impl Known {
     fn due(&self, now: Instant) -> bool {
         let Some(read) = self.read else { return true };
         let (age, after) = (now.duration_since(read), |share| (self.took * share).clamp(SOONEST, LATEST));
-        age >= LATEST
+        age >= if self.same { 2 * LATEST } else { LATEST }
             || self.changing
                 && (age >= after(SHARE) || age >= after(SHARE_GROWN) && self.grown(resident_pages(&self.process)))
     }
@@ -236,6 +254,7 @@ impl Known {
         for &range in &self.movable.ranges {
             residents.extend(self.scan(range)?);
         }
+        self.same = residents == self.residents;
         self.residents = residents;
         (self.read, self.changing, self.took) = (Some(now), false, start.elapsed());
         self.stale.clear();
@@ -274,103 +293,10 @@ impl Known {
 
 /// Resident pages as the kernel counts them, which costs no walk; 0 once the process has ended.
 fn resident_pages(process: &Process) -> u64 {
-    let statm = fs::read_to_string(format!("/proc/{}/statm", process.pid())).unwrap_or_default();
+    let statm = read_text(format!("/proc/{}/statm", process.pid())).unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    fn known(took: Duration, changing: bool, read: Instant) -> Known {
-        let process = Process::open(Pid(std::process::id())).unwrap();
-        let (vmas, movable, residents) = (Vec::new(), Movable::default(), Vec::new());
-        let (size, stale) = (resident_pages(&process), BTreeSet::new());
-        Known { process, vmas, movable, residents, read: Some(read), took, changing, stale, blocks_due: None, size }
-    }
-
-    #[test]
-    fn a_scan_is_due_by_its_cost_and_by_what_changes() {
-        let read = Instant::now();
-        let due = |took, changing, after| known(took, changing, read).due(read + Duration::from_millis(after));
-        let (cheap, dear) = (Duration::from_millis(1), Duration::from_millis(80));
-        assert!(!due(cheap, true, 900) && due(cheap, true, 1000));
-        assert!(!due(dear, true, 7900) && due(dear, true, 8000));
-        assert!(!due(cheap, false, 29_000) && due(cheap, false, 30_000));
-    }
-
-    #[test]
-    fn a_process_that_grew_is_due_ten_times_sooner() {
-        let read = Instant::now();
-        let mut known = known(Duration::from_millis(400), true, read);
-        known.size /= 2;
-        assert!(!known.due(read + Duration::from_millis(3900)) && known.due(read + Duration::from_secs(4)));
-        known.changing = false;
-        assert!(!known.due(read + Duration::from_secs(29)), "without a fault it cannot have grown");
-        known.size = 800;
-        assert!(!known.grown(900) && known.grown(901) && known.grown(699));
-    }
-
-    #[test]
-    fn this_process_is_read_and_a_gone_one_dropped() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let (me, other) = (Pid(std::process::id()), Pid(child.id()));
-        let nodes: NodeSet = "0".parse().unwrap();
-        let mut memory = Memory::new(nodes, false);
-        memory.add(me).unwrap();
-        memory.add(other).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let (read, gone) = memory.refresh(Instant::now());
-        assert_eq!((read, gone), (vec![me], vec![other]));
-        let arena = std::hint::black_box(vec![1u8; 8 << 20]);
-        let all = |memory: &Memory| memory.residents().flat_map(|one| one.on.values()).sum::<u64>();
-        memory.changing(me, Range::new(0, BLOCK));
-        memory.refresh(Instant::now() + LATEST);
-        assert!(all(&memory) >= arena.len() as u64, "{}", all(&memory));
-    }
-
-    #[test]
-    fn what_fills_up_under_a_policy_is_counted_though_the_mappings_stay() {
-        let me = Pid(std::process::id());
-        let mut arena: Vec<u8> = Vec::with_capacity(64 << 20);
-        let start = (arena.as_ptr() as u64).next_multiple_of(BLOCK);
-        let range = Range::new(start, start + (32 << 20));
-        crate::sys::MemPolicy::Preferred(crate::units::NodeId(0)).set_for_range(range).unwrap();
-        let mut memory = Memory::new("0".parse().unwrap(), false);
-        memory.add(me).unwrap();
-        let begin = Instant::now();
-        memory.refresh(begin);
-        let preferred = |memory: &Memory| memory.policies(me).find(|(name, _)| *name == "prefer:0").map(|(_, on)| on);
-        assert!(preferred(&memory).is_some_and(|bytes| bytes < 1 << 20), "{:?}", preferred(&memory));
-        std::hint::black_box(&mut arena).resize(48 << 20, 1);
-        memory.refresh(begin + LATEST);
-        assert_eq!(preferred(&memory), Some(32 << 20));
-    }
-
-    #[test]
-    fn blocks_that_faulted_are_read_alone() {
-        let me = Pid(std::process::id());
-        let mut arena: Vec<u8> = Vec::with_capacity(64 << 20);
-        let mut memory = Memory::new("0".parse().unwrap(), false);
-        memory.add(me).unwrap();
-        let start = Instant::now();
-        memory.refresh(start);
-        let range = Range::new(arena.as_ptr() as u64, arena.as_ptr() as u64 + (64 << 20));
-        let inside = |memory: &Memory| {
-            let parts = memory.residents().filter(|one| one.range.intersect(&range).is_some());
-            parts.flat_map(|one| one.on.values()).sum::<u64>()
-        };
-        let before = inside(&memory);
-        std::hint::black_box(&mut arena).resize(8 << 20, 1);
-        memory.changing(me, Range::new(range.start, range.start + (8 << 20)));
-        let (read, _) = memory.refresh(start);
-        assert_eq!(read, [me]);
-        assert!(inside(&memory) >= before + (7 << 20), "{before} before, {} after", inside(&memory));
-        memory.changing(me, range);
-        assert!(memory.refresh(start + SOONEST / 2).0.is_empty(), "not again at once");
-        memory.moved(me, range);
-        assert_eq!(memory.refresh(start + SOONEST / 2).0, [me], "but what was moved is looked at");
-    }
-}
+#[path = "memory_tests.rs"]
+mod tests;

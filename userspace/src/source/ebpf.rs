@@ -3,7 +3,6 @@
 //! Minimum kernel: 5.11 (ring buffers, memory accounted to the cgroup). No BTF, kprobe or fentry is needed.
 
 use std::{
-    fs,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     process,
     time::Duration,
@@ -22,6 +21,7 @@ use super::{
     lost::Lost,
     migrations::Migrations,
 };
+use crate::units::read_text;
 
 /// The programs; empty where the build left them out, and then `MISSING` says why.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("TENSORTIER_EBPF_OBJECT"));
@@ -257,6 +257,6 @@ pub(super) fn memory_of(map: &aya::maps::MapData) -> u64 {
 
 /// What the kernel tells of a map or a program under that name.
 fn fact(of: BorrowedFd<'_>, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", of.as_raw_fd())).ok()?;
+    let text = read_text(format!("/proc/self/fdinfo/{}", of.as_raw_fd())).ok()?;
     text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }

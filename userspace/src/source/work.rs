@@ -14,7 +14,7 @@ use perf_event::{
     events::{Event, Hardware},
 };
 
-use crate::units::Pid;
+use crate::units::{Pid, read_text};
 
 /// Of a job with more threads so many are counted, with what they make: each takes a descriptor.
 const THREADS: usize = 32;
@@ -74,7 +74,7 @@ impl WorkCounters {
         }
         self.calls.retain(|pid, _| processes.contains(pid));
         for pid in processes {
-            let Some(now) = fs::read_to_string(format!("/proc/{pid}/io")).ok().and_then(|text| calls(&text)) else {
+            let Some(now) = read_text(format!("/proc/{pid}/io")).ok().and_then(|text| calls(&text)) else {
                 continue;
             };
             // What it did before it was first seen is not of this job's time.

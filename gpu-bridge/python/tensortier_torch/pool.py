@@ -8,10 +8,12 @@ import mmap
 import os
 import threading
 import warnings
+import weakref
 
 ARENA = 64 << 20
 ALIGN = 64
 MPOL_BIND = 2
+MADV_POPULATE_WRITE = 23
 _MBIND = {"x86_64": 237, "aarch64": 235}
 
 
@@ -68,6 +70,8 @@ class Pool:
         self._free = {}
         # Blocks come back from finalizers, which may run in the middle of `take`.
         self._lock = threading.RLock()
+        weak = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: weak() and weak()._forked())
 
     def take(self, count):
         """A block of `count` bytes as a uint8 tensor of the pool's memory; `give` takes it back."""
@@ -83,16 +87,24 @@ class Pool:
         with self._lock:
             self._free.setdefault(size, []).append(block.as_strided((size,), (1,)))
 
+    def _forked(self):
+        # Another thread of the parent may have held it.
+        self._lock = threading.RLock()
+
     def _cut(self, size):
+        if 4 * size >= self._arena:
+            # Of an arena the last part would be lost.
+            return self._map(size)
         if self._rest is None or self._rest.numel() < size:
-            self._rest = self._map(max(size, self._arena))
+            self._rest = self._map(self._arena)
         block, self._rest = self._rest[:size], self._rest[size:]
         return block
 
     def _map(self, size):
         import torch
 
-        area = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        # Private: what a forked child, a DataLoader's worker say, writes to it is not its parent's.
+        area = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if self.node is not None:
             try:
                 _bind(area, self.node)
@@ -100,5 +112,11 @@ class Pool:
             except OSError as error:
                 warnings.warn(f"activations stay on the default nodes: {error}", RuntimeWarning, stacklevel=2)
                 self.node = None
+        try:
+            # Its pages now: the first copies would take the faults for their own time, and the plan believes them.
+            area.madvise(MADV_POPULATE_WRITE)
+        except OSError:
+            # Before Linux 5.14.
+            pass
         self.mapped += len(area)
         return torch.frombuffer(area, dtype=torch.uint8)

@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod agent;
+mod config;
 mod doctor;
 mod drain;
 mod jobs;
@@ -11,6 +12,7 @@ mod plan;
 mod record;
 mod replay;
 mod run;
+mod top;
 mod topo;
 mod version;
 
@@ -48,11 +50,13 @@ enum Command {
     /// Moves pages of a job, or of all, again.
     Resume(jobs::PauseArgs),
     Drain(drain::Args),
+    Top(top::Args),
     Topo(topo::Args),
     Plan(Box<plan::Args>),
     Record(record::Args),
     Replay(replay::Args),
     Doctor(doctor::Args),
+    Config(config::Args),
     Perf(perf::Args),
 }
 
@@ -92,7 +96,9 @@ pub fn main(inherited: &[RawFd]) -> u8 {
         Some(Command::Resume(args)) => jobs::resume(&args).map(|()| DONE),
         Some(Command::Drain(args)) => drain::run(&args).map(|()| DONE),
         Some(Command::Doctor(args)) => doctor::run(&args),
+        Some(Command::Config(args)) => config::run(&args).map(|()| DONE),
         Some(Command::Perf(args)) => perf::run(&args),
+        Some(Command::Top(args)) => top::run(&args).map(|()| DONE),
         Some(Command::Topo(args)) => topo::run(&args).map(|()| DONE),
         Some(Command::Plan(args)) => plan::run(&args).map(|()| DONE),
         Some(Command::Record(args)) => record::run(&args).map(|()| DONE),

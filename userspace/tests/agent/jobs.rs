@@ -151,6 +151,9 @@ fn what_is_unusual_is_seen_in_status_and_in_accounts() {
     wait_for("service", || log().contains("serving at"));
     assert!(log().contains("missing=4000"), "{}", log());
     assert!(place.ran(&["status"]).1.contains("node 4000: named in the config"));
+    let (code, looks, _) = place.ran(&["top", "-n", "2", "-d", "0.1"]);
+    assert_eq!((code, looks.matches("node 4000: named in the config").count()), (0, 2), "{looks}");
+    assert_eq!(place.ran(&["top", "-d", "0"]).0, 2);
     let answer = place.say(b"{\"avoid\":{\"node\":4294967295}}\n");
     assert!(answer.contains("refused") && answer.contains("no node 4294967295"), "{answer}");
 

@@ -3,7 +3,10 @@
 //! A function's documentation is the CUDA driver API's; here stand only the deviations.
 #![allow(unsafe_code, non_snake_case, missing_docs, clippy::missing_safety_doc)]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::{
+    ffi::{CStr, c_char, c_void},
+    time::Duration,
+};
 
 use crate::{
     driver::{CALLING, CONTEXTS, Result, attribute_of, call, host_alloc, offer, pointer_attribute, put, top},
@@ -271,12 +274,8 @@ api! {
     10000 "cuLaunchHostFunc" fn cuLaunchHostFunc(stream: u64, function: Option<Callback>, data: u64) |d| {
         let (queue, blocking) = d.queue(stream)?;
         let function = function.ok_or(Code::InvalidValue)?;
-        let work = Work::Call(Box::new(move || {
-            CALLING.set(true);
-            // SAFETY: the program's function with the program's data, as it asked for.
-            unsafe { function(data as *mut c_void) };
-            CALLING.set(false);
-        }));
+        // SAFETY: the program's function with the program's data, as it asked for.
+        let work = Work::Call(Box::new(move || calling(|| unsafe { function(data as *mut c_void) })));
         d.engines.issue(queue, blocking, work);
         Ok(())
     };
@@ -338,6 +337,13 @@ api! {
     };
 }
 
+/// Runs the program's code where it must not call the API.
+fn calling(body: impl FnOnce()) {
+    CALLING.set(true);
+    body();
+    CALLING.set(false);
+}
+
 /// The address of a function by its name without suffix, and 0: found, 1: no such name, 2: not at this version.
 fn look_up(name: *const c_char, version: i32, flags: u64) -> Result<(usize, i32)> {
     // Flags: 0 and 1 ask for the legacy default stream, 2 for one a thread, of which there are no variants here.
@@ -363,6 +369,29 @@ pub extern "C" fn tensortier_emulator_link(h2d: f64, d2h: f64) -> i32 {
             return Err(Code::InvalidValue);
         }
         d.engines.set_rates(h2d, d2h);
+        Ok(())
+    })
+}
+
+/// Runs a function of the program's as a kernel of `nanos` on a stream. `run` is given `data` and what a device address
+/// has to grow by, wrapping, to be the address of its byte; `done` is given `data` when that time is over. Each is called
+/// once, on the processor's thread, and calls nothing of CUDA. Not of the driver's API, whose modules are not here.
+#[unsafe(no_mangle)]
+pub extern "C" fn tensortier_emulator_launch(
+    stream: u64,
+    nanos: u64,
+    run: Option<unsafe extern "C" fn(*mut c_void, u64)>,
+    done: Option<Callback>,
+    data: u64,
+) -> i32 {
+    call(|d| {
+        let (queue, blocking) = d.queue(stream)?;
+        let (run, done) = (run.ok_or(Code::InvalidValue)?, done.ok_or(Code::InvalidValue)?);
+        // SAFETY: the program's functions with the program's data, as it asked for.
+        let run = Box::new(move |shift| calling(|| unsafe { run(data as *mut c_void, shift) }));
+        // SAFETY: as above.
+        let done = Box::new(move || calling(|| unsafe { done(data as *mut c_void) }));
+        d.engines.issue(queue, blocking, Work::Kernel { run, time: Duration::from_nanos(nanos), done });
         Ok(())
     })
 }

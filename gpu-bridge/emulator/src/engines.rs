@@ -1,4 +1,4 @@
-//! Two copy engines and a third thread for everything else; each works on the heads of the streams.
+//! Two copy engines, a processor, and a thread for everything else; each works on the heads of the streams.
 //!
 //! **Order.** Operations of a stream run one after the other. One of the legacy default stream waits for everything
 //! issued before it on streams that are not non-blocking, and everything issued later on those waits for it.
@@ -6,7 +6,7 @@
 //! **Time.** An operation begins when its engine is free and the one before it on its stream has ended, both by the model;
 //! it ends after the latency and its bytes at the engine's rate. The thread moves the bytes and sleeps for the rest. A
 //! thread that woke late has not lost time: the next operation counts from the modelled end. One whose bytes took longer
-//! than modelled has.
+//! than modelled has. A kernel takes the time that its program says, and the processor's thread spins for the rest.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,6 +22,8 @@ pub enum Work {
     Copy { to: u64, from: u64, bytes: u64, engine: usize, share: f64 },
     /// Fills.
     Fill { to: u64, value: u32, width: usize, count: usize },
+    /// Computes: `run` is given what a device address has to grow by to be where its byte is, `done` is called at the end.
+    Kernel { run: Box<dyn FnOnce(u64) + Send>, time: Duration, done: Box<dyn FnOnce() + Send> },
     /// Calls back.
     Call(Box<dyn FnOnce() + Send>),
     /// An event's record of that number.
@@ -57,8 +59,8 @@ struct State {
     streams: BTreeMap<u64, Stream>,
     events: BTreeMap<u64, Event>,
     issued: u64,
-    /// Bytes per second of each engine; the third's is memory's, far above.
-    rates: [f64; 3],
+    /// Bytes per second of each engine; the others' is memory's, far above.
+    rates: [f64; 4],
     latency: Duration,
 }
 
@@ -71,6 +73,8 @@ pub struct Engines {
 
 /// Engine of copies that do not cross the link, fills, callbacks and events.
 const OTHER: usize = 2;
+/// The processor.
+const COMPUTE: usize = 3;
 
 impl State {
     /// Whether the head of a stream may run, by what was issued before it elsewhere.
@@ -84,7 +88,11 @@ impl State {
     }
 
     fn engine(work: &Work) -> usize {
-        if let Work::Copy { engine, .. } = work { *engine } else { OTHER }
+        match work {
+            Work::Copy { engine, .. } => *engine,
+            Work::Kernel { .. } => COMPUTE,
+            _ => OTHER,
+        }
     }
 
     /// The stream whose head an engine should take: the one issued first.
@@ -109,13 +117,13 @@ impl Engines {
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             issued: 0,
-            rates: [rates[0], rates[1], 1e13],
+            rates: [rates[0], rates[1], 1e13, 1e13],
             latency,
         };
         let engines = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), memory });
-        for engine in 0..=OTHER {
+        for engine in 0..=COMPUTE {
             let engines = Arc::clone(&engines);
-            let name = ["emulator-h2d", "emulator-d2h", "emulator-other"][engine].to_owned();
+            let name = ["emulator-h2d", "emulator-d2h", "emulator-other", "emulator-compute"][engine].to_owned();
             // Without a thread its operations never end; so a program that cannot have one cannot go on.
             std::thread::Builder::new()
                 .name(name)
@@ -244,6 +252,17 @@ impl Engines {
                     end = end.max(moved);
                     sleep_until(end);
                     free = end;
+                }
+                Work::Kernel { run, time, done } => {
+                    end = free.max(ready) + time;
+                    run(self.memory.shift());
+                    end = end.max(Instant::now());
+                    // As a processor that computes would, and not as one that sleeps.
+                    while Instant::now() < end {
+                        std::hint::spin_loop();
+                    }
+                    free = end;
+                    done();
                 }
                 Work::Fill { to, value, width, count } => self.memory.fill(to, value, width, count),
                 Work::Call(call) => {

@@ -4,7 +4,8 @@
 //! api.rs      the exported functions: pointers in, error codes out
 //! driver.rs   the one driver of the process; how a call is run, copies and pins made
 //! rules.rs    what the driver allows: contexts, allocations, registrations, streams, events; no bytes, no time
-//! engines.rs  what it does: ops of streams on two copy engines and a third thread, in order, each as long as modelled
+//! engines.rs  what it does: ops of streams on two copy engines, a processor and a thread for the rest, in order, each as
+//!             long as modelled
 //! memory.rs   device memory that the host cannot touch, host memory; pin.rs: long-term pins by io_uring
 //! ```
 //!
@@ -12,9 +13,11 @@
 //! bytes by its rate, whatever the CPU needs, unless the CPU needs longer. From pageable memory it is slower by a measured
 //! share. Registered memory is really pinned, so that it cannot migrate, as on a host with a GPU.
 //!
-//! What is not there: kernels, modules, graphs, memory pools, peers, managed memory, IPC; `cuGetProcAddress` says that
-//! it does not know them, and the device has no property of theirs. Where the driver would crash (a stream that never
-//! was), this answers with an error.
+//! Kernels are functions of the program's, launched by a function that only the emulator has.
+//!
+//! What is not there: modules, graphs, memory pools, peers, managed memory, IPC; `cuGetProcAddress` says that it does not
+//! know them, and the device has no property of theirs. Where the driver would crash (a stream that never was), this
+//! answers with an error.
 
 mod api;
 mod driver;

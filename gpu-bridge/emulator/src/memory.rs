@@ -48,6 +48,11 @@ impl DeviceMemory {
         if self.holds(address) { self.inner.wrapping_add((address - self.base) as usize) } else { address as *mut u8 }
     }
 
+    /// What a device address has to grow by, wrapping, to be the address of its byte.
+    pub fn shift(&self) -> u64 {
+        (self.inner as u64).wrapping_sub(self.base)
+    }
+
     /// Copies between any two addresses.
     pub fn copy(&self, to: u64, from: u64, bytes: usize) {
         // SAFETY: the rules have checked device ranges; host ranges are the program's promise, as with the driver.

@@ -1,4 +1,5 @@
 //! The driver's rules, by its functions: every test has the process's one device, so they use memory of their own.
+#![allow(unsafe_code)]
 
 use std::{ffi::c_void, ptr};
 
@@ -217,4 +218,55 @@ fn every_code_has_a_name() {
     assert!(!text.is_null());
     assert_eq!(cuGetErrorString(5555, &mut text), code(Code::InvalidValue));
     assert!(text.is_null());
+}
+
+/// What a kernel of the test's has: where its byte is, and how often each function was called.
+struct Add {
+    at: u64,
+    by: u8,
+    ran: u32,
+    ended: u32,
+}
+
+unsafe extern "C" fn add(data: *mut c_void, shift: u64) {
+    // SAFETY: the test's own structure, and a byte of device memory.
+    unsafe {
+        let add = &mut *data.cast::<Add>();
+        let byte = add.at.wrapping_add(shift) as *mut u8;
+        *byte = (*byte).wrapping_mul(3).wrapping_add(add.by);
+        add.ran += 1;
+        // Nothing of CUDA may be called here.
+        assert_eq!(cuCtxSynchronize(), code(Code::NotPermitted));
+    }
+}
+
+unsafe extern "C" fn ended(data: *mut c_void) {
+    // SAFETY: as above.
+    unsafe { (*data.cast::<Add>()).ended += 1 };
+}
+
+#[test]
+fn kernels_keep_a_streams_order_take_their_time_and_are_told_when_it_is_over() {
+    context();
+    let at = device(4096);
+    let mut adds = [1, 5].map(|by| Add { at, by, ran: 0, ended: 0 });
+    let mut stream = 0;
+    assert_eq!(cuStreamCreate(&mut stream, 1), 0);
+    assert_eq!(cuMemsetD8Async(at, 2, 16, stream), 0);
+    let began = std::time::Instant::now();
+    for data in &mut adds {
+        let data = ptr::from_mut(data) as u64;
+        assert_eq!(tensortier_emulator_launch(stream, 3_000_000, Some(add), Some(ended), data), 0);
+    }
+    let mut back = [0_u8; 2];
+    assert_eq!(cuMemcpyDtoHAsync_v2(back.as_mut_ptr() as u64, at, 2, stream), 0);
+    assert_eq!(cuStreamSynchronize(stream), 0);
+    assert!(began.elapsed() >= std::time::Duration::from_millis(6));
+    assert_eq!(back, [(2 * 3 + 1) * 3 + 5, 2]);
+    assert!(adds.iter().all(|add| (add.ran, add.ended) == (1, 1)));
+    let refused = tensortier_emulator_launch(stream + 999, 1, Some(add), Some(ended), 0);
+    assert_ne!(refused, 0);
+    assert_eq!(tensortier_emulator_launch(stream, 1, None, Some(ended), 0), code(Code::InvalidValue));
+    assert_eq!(cuStreamDestroy_v2(stream), 0);
+    assert_eq!(cuMemFree_v2(at), 0);
 }

@@ -11,9 +11,12 @@ use cudarc::driver::sys::{self, CUresult, CUstream};
 use tensortier_model::{Bytes, Clock, Nanos, RealClock};
 
 pub use super::threads::Slow;
-use super::threads::{Ends, Task, Threads};
+use super::{
+    kernels::Kernels,
+    threads::{Ends, Task, Threads},
+};
 use crate::{
-    pipeline::{Device, Direction, Done, Limits, Op, Work},
+    pipeline::{Device, Direction, Done, Limits, Op, Work, kernel::Kernel},
     pool::{Backing, BackingError, HostMemory, Mapping, Registrar, Run, size},
 };
 
@@ -33,6 +36,9 @@ pub enum CudaError {
         /// The driver's name of the reason.
         name: String,
     },
+    /// A driver that is not the emulated one.
+    #[error("kernels run on the emulated driver alone; scripts/emulator runs a command with it")]
+    NoKernels,
     /// No memory for the staging rings.
     #[error("staging ring: {0}")]
     Ring(#[from] BackingError),
@@ -177,7 +183,7 @@ unsafe extern "C" fn note(data: *mut c_void) {
     note.ends.push(Done { id: note.id, began: note.started.max(before).min(ended), ended });
 }
 
-/// Copy threads, two registered rings and a stream for each engine.
+/// Copy threads, two registered rings, a stream for each engine and one for kernels.
 #[derive(Debug)]
 pub struct CudaDevice<'a> {
     gpu: &'a Gpu,
@@ -186,7 +192,9 @@ pub struct CudaDevice<'a> {
     threads: Threads,
     rings: Vec<Mapping>,
     memory: HostMemory,
-    streams: [CUstream; 2],
+    /// By direction; the last is for kernels.
+    streams: [CUstream; 3],
+    kernels: Kernels,
     lanes: [Arc<std::sync::atomic::AtomicU64>; 2],
     flying: u64,
     /// The first error of the driver's since the last [`CudaDevice::failure`].
@@ -200,8 +208,8 @@ impl<'a> CudaDevice<'a> {
     /// The driver's, the kernel's.
     ///
     /// # Safety
-    /// Host and device ranges of every copy that a pipeline on this device is given must stay valid, and unused by
-    /// others, until the copy has ended or the device is dropped.
+    /// Host and device ranges of every copy and kernel that a pipeline on this device is given must stay valid, and
+    /// unused by others, until it has ended or the device is dropped.
     pub unsafe fn new(
         gpu: &'a Gpu,
         clock: Arc<RealClock>,
@@ -218,12 +226,13 @@ impl<'a> CudaDevice<'a> {
             threads,
             rings: Vec::new(),
             memory: HostMemory::new(),
-            streams: [ptr::null_mut(); 2],
+            streams: [ptr::null_mut(); 3],
+            kernels: Kernels::find(),
             lanes: Default::default(),
             flying: 0,
             failure: None,
         };
-        for lane in 0..2 {
+        for _ in 0..2 {
             let ring = device.memory.map(&[Run { node, bytes: limits.ring.max(size::HUGE) }], size::HUGE)?;
             let code = (&mut &*gpu).register(ring.address(), ring.bytes());
             if let Err(name) = code {
@@ -231,9 +240,11 @@ impl<'a> CudaDevice<'a> {
                 return Err(CudaError::Refused { call: "cuMemHostRegister", name });
             }
             device.rings.push(ring);
+        }
+        for stream in &mut device.streams {
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             // SAFETY: the driver writes a handle.
-            check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut device.streams[lane], flags) })?;
+            check("cuStreamCreate", unsafe { sys::cuStreamCreate(stream, flags) })?;
         }
         Ok(device)
     }
@@ -241,6 +252,13 @@ impl<'a> CudaDevice<'a> {
     /// What went wrong since it was last asked; copies that it hit have not arrived.
     pub fn failure(&mut self) -> Option<CudaError> {
         self.failure.take()
+    }
+
+    /// Ends what could not be started, so that whoever waits for it goes on and asks for the failure.
+    fn fail(&mut self, id: u64, error: CudaError) {
+        self.failure.get_or_insert(error);
+        let now = self.clock.now();
+        self.ends.push(Done { id, began: now, ended: now });
     }
 
     fn ring(&self, direction: Direction, offset: Bytes) -> u64 {
@@ -294,11 +312,19 @@ impl Device for CudaDevice<'_> {
             Work::Direct { direction, host, device, .. } => self.engine(direction, id, host, device, bytes),
         };
         if let Err(error) = started {
-            self.failure.get_or_insert(error);
-            // So that whoever waits for it goes on and asks for the failure.
-            let now = self.clock.now();
-            self.ends.push(Done { id, began: now, ended: now });
+            self.fail(id, error);
         }
+    }
+
+    fn launch(&mut self, id: u64, kernel: Kernel) {
+        self.flying += 1;
+        if let Err(error) = self.kernels.launch(self.streams[2], id, kernel, &self.clock, &self.ends) {
+            self.fail(id, error);
+        }
+    }
+
+    fn sums(&mut self, id: u64) -> Option<Vec<u64>> {
+        self.kernels.sums(id)
     }
 
     fn next(&mut self, until: Option<Nanos>) -> Option<Done> {

@@ -4,6 +4,7 @@
 //! driver (gpu-bridge/emulator), which is all that it has run on: no GPU was at hand.
 
 mod cuda;
+mod kernels;
 mod threads;
 
 pub use cuda::{CudaDevice, CudaError, Gpu, Slow};

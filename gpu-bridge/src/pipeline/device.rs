@@ -2,6 +2,8 @@
 
 use tensortier_model::{Bytes, Nanos};
 
+use super::kernel::Kernel;
+
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
@@ -95,7 +97,7 @@ pub struct Done {
     pub ended: Nanos,
 }
 
-/// Copy threads and engines. An engine works in the order of [`Device::start`]; the pipeline starts at most
+/// Copy threads, engines and a processor. An engine works in the order of [`Device::start`]; the pipeline starts at most
 /// [`Limits::threads`](super::Limits::threads) thread operations at once.
 pub trait Device {
     /// Starts an operation and returns.
@@ -104,4 +106,10 @@ pub trait Device {
     /// Waits for the next operation to end, until `until` at most, where there is one. `None` when that time has come;
     /// without it, when nothing is under way.
     fn next(&mut self, until: Option<Nanos>) -> Option<Done>;
+
+    /// Runs a kernel after those launched before, beside all copies, and returns.
+    fn launch(&mut self, id: u64, kernel: Kernel);
+
+    /// The checksums of what a kernel that has ended read; `None` for one that could not run. Each is told once.
+    fn sums(&mut self, id: u64) -> Option<Vec<u64>>;
 }

@@ -6,6 +6,7 @@ use tensortier_model::{Bytes, Clock, Nanos};
 
 use super::{
     device::{Copy, Device, Direction, Done, Op, Work},
+    kernel::Kernel,
     lane::Lane,
     tune::{Limits, Settings, Tuning},
 };
@@ -17,10 +18,13 @@ const DIRECT_CHUNK: Bytes = 32 << 20;
 /// Copies of one stream that are in the pipeline at once.
 const AHEAD: usize = 8;
 
-/// Names a copy; they count up.
+/// Stream of kernels in [`Completion`]; none of a copy's.
+pub const KERNELS: u64 = u64::MAX;
+
+/// Names a copy or a kernel; they count up.
 pub type CopyId = u64;
 
-/// A copy that has ended.
+/// A copy or a kernel that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Which.
@@ -76,6 +80,8 @@ pub struct Pipeline<C, D> {
     /// Chunks between their two operations, by (copy, offset).
     halfway: [BTreeMap<(CopyId, Bytes), Chunk>; 2],
     completions: VecDeque<Completion>,
+    /// Kernels that run, and when they were submitted.
+    kernels: BTreeMap<u64, Nanos>,
     next: u64,
 }
 
@@ -83,8 +89,8 @@ impl<C: Clock, D: Device> Pipeline<C, D> {
     /// A pipeline whose two rings have `limits.ring` bytes each.
     pub fn new(clock: C, device: D, limits: Limits, tuning: Tuning) -> Self {
         let lanes = [Lane::new(limits, tuning), Lane::new(limits, tuning)];
-        let (streams, copies, flying, halfway, completions) = Default::default();
-        Self { clock, device, limits, lanes, streams, copies, flying, halfway, completions, next: 0 }
+        let (streams, copies, flying, halfway, completions, kernels) = Default::default();
+        Self { clock, device, limits, lanes, streams, copies, flying, halfway, completions, kernels, next: 0 }
     }
 
     /// Takes a copy in. It runs while the caller waits for this copy or another.
@@ -99,33 +105,40 @@ impl<C: Clock, D: Device> Pipeline<C, D> {
         id
     }
 
+    /// Runs a kernel after those launched before. Copies that it needs must have ended, and those that need it must not
+    /// have been submitted.
+    pub fn launch(&mut self, kernel: Kernel) -> CopyId {
+        let id = self.fresh();
+        self.kernels.insert(id, self.clock.now());
+        self.device.launch(id, kernel);
+        id
+    }
+
     /// Drives the pipeline until the copy is over; at once where it is already.
     pub fn wait(&mut self, id: CopyId) {
-        while self.copies.contains_key(&id) && self.step() {}
+        while self.copies.contains_key(&id) && self.step(None) {}
     }
 
     /// Drives the pipeline until every copy is over.
     pub fn wait_all(&mut self) {
-        while self.step() {}
+        while self.step(None) {}
     }
 
     /// Drives the pipeline until `at`, as while the job computes.
     pub fn run_until(&mut self, at: Nanos) {
-        while let Some(done) = self.device.next(Some(at)) {
-            self.finish(done);
-            self.pump();
-        }
+        while self.step(Some(at)) {}
     }
 
-    /// Waits for one operation and starts what it makes possible; false where none is under way.
-    fn step(&mut self) -> bool {
-        let Some(done) = self.device.next(None) else { return false };
+    /// Waits for one operation, until `until` at most, and starts what it makes possible; false where that time has
+    /// come, or without it, where none is under way.
+    pub fn step(&mut self, until: Option<Nanos>) -> bool {
+        let Some(done) = self.device.next(until) else { return false };
         self.finish(done);
         self.pump();
         true
     }
 
-    /// The next copy that has ended.
+    /// The next copy or kernel that has ended.
     pub fn completed(&mut self) -> Option<Completion> {
         self.completions.pop_front()
     }
@@ -133,6 +146,11 @@ impl<C: Clock, D: Device> Pipeline<C, D> {
     /// What a copy like this one would run with now.
     pub fn settings(&mut self, copy: &Copy) -> Settings {
         self.lanes[copy.direction as usize].settings(copy)
+    }
+
+    /// The time of its clock.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
     }
 
     /// The device.
@@ -305,6 +323,9 @@ impl<C: Clock, D: Device> Pipeline<C, D> {
     }
 
     fn finish(&mut self, done: Done) {
+        if let Some(submitted) = self.kernels.remove(&done.id) {
+            self.completions.push_back(Completion { id: done.id, stream: KERNELS, submitted, ended: done.ended });
+        }
         let Some((work, mut chunk, before)) = self.flying.remove(&done.id) else { return };
         match work {
             Work::Fill { node, .. } => {

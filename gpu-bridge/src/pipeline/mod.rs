@@ -28,6 +28,7 @@
 mod cost;
 pub mod device;
 pub mod flow;
+pub mod kernel;
 mod lane;
 pub mod order;
 pub mod prefetch;

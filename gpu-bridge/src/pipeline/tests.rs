@@ -267,6 +267,14 @@ impl Device for Watch {
         }
         Some(done)
     }
+
+    fn launch(&mut self, id: u64, kernel: kernel::Kernel) {
+        self.device.launch(id, kernel);
+    }
+
+    fn sums(&mut self, id: u64) -> Option<Vec<u64>> {
+        self.device.sums(id)
+    }
 }
 
 /// Bytes of each stream's own part of host and of device memory.

@@ -5,11 +5,17 @@
 //! part of a thread's operation, and that threads of a tier share it equally. Staging memory is DRAM that is never the
 //! bottleneck.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
 
 use tensortier_model::{Bytes, Clock, LinkProfile, Nanos, TierProfile, VirtualClock};
 
-use super::device::{Device, Direction, Done, Op, Work};
+use super::{
+    device::{Device, Direction, Done, Op, Work},
+    kernel::{Kernel, Memory, Range},
+};
 
 /// The machine to model.
 #[derive(Clone, Debug)]
@@ -47,7 +53,17 @@ struct Running {
     bytes: f64,
 }
 
-/// Copy threads and engines of a [`VirtualHost`].
+/// A kernel that runs or waits for its turn.
+#[derive(Debug)]
+struct Launched {
+    id: u64,
+    kernel: Kernel,
+    began: Nanos,
+    /// Nanoseconds to go.
+    left: f64,
+}
+
+/// Copy threads, engines and processor of a [`VirtualHost`].
 #[derive(Debug)]
 pub struct VirtualDevice {
     host: VirtualHost,
@@ -57,6 +73,9 @@ pub struct VirtualDevice {
     threads: Vec<Running>,
     /// By direction, first come first served.
     engines: [Vec<Running>; 2],
+    /// First come first served.
+    kernels: VecDeque<Launched>,
+    sums: BTreeMap<u64, Vec<u64>>,
     memories: Option<Memories>,
     /// Time that both engines worked at once.
     pub both_busy: f64,
@@ -69,8 +88,9 @@ impl VirtualDevice {
     pub fn new(host: VirtualHost, clock: Arc<VirtualClock>, memories: Option<(Memories, Bytes)>) -> Self {
         let memories = memories
             .map(|(memories, ring)| Memories { rings: [vec![0; ring as usize], vec![0; ring as usize]], ..memories });
-        let (threads, engines, now) = (Vec::new(), [Vec::new(), Vec::new()], clock.now() as f64);
-        Self { host, clock, now, threads, engines, memories, both_busy: 0.0, most_threads: 0 }
+        let (threads, kernels, sums) = Default::default();
+        let (engines, now) = ([Vec::new(), Vec::new()], clock.now() as f64);
+        Self { host, clock, now, threads, engines, kernels, sums, memories, both_busy: 0.0, most_threads: 0 }
     }
 
     /// The bytes, if it moves any.
@@ -135,7 +155,8 @@ impl VirtualDevice {
     fn needs(&self) -> Vec<f64> {
         let heads = self.engines.iter().filter_map(|engine| engine.first());
         let need = |r: &Running| if r.delay > 0.0 { r.delay } else { r.bytes / self.rate(r) };
-        self.threads.iter().chain(heads).map(need).collect()
+        let kernel = self.kernels.front().map(|kernel| kernel.left);
+        self.threads.iter().chain(heads).map(need).chain(kernel).collect()
     }
 
     /// Moves on by `by`, over which no rate changes.
@@ -155,6 +176,9 @@ impl VirtualDevice {
                 running.bytes -= by * rate;
             }
         }
+        if let Some(kernel) = self.kernels.front_mut() {
+            kernel.left -= by;
+        }
         self.now += by;
         self.clock.wait_until(self.now as Nanos);
     }
@@ -171,6 +195,20 @@ impl VirtualDevice {
             next.began = self.now as Nanos;
         }
         Some(running)
+    }
+
+    /// Takes out a kernel that is over; what it read and wrote is then read and written.
+    fn ended_kernel(&mut self) -> Option<Done> {
+        let over = |kernel: &mut Launched| kernel.left <= 1e-6;
+        let Launched { id, kernel, began, .. } = self.kernels.pop_front_if(over)?;
+        let ended = self.now as Nanos;
+        if let Some(next) = self.kernels.front_mut() {
+            next.began = ended;
+        }
+        if let Some(memories) = &mut self.memories {
+            self.sums.insert(id, kernel.run(&mut Resident(&mut memories.device)));
+        }
+        Some(Done { id, began, ended })
     }
 
     /// Time until some rate changes, perhaps for ever.
@@ -201,8 +239,20 @@ impl Device for VirtualDevice {
         self.most_threads = self.most_threads.max(self.threads.len());
     }
 
+    fn launch(&mut self, id: u64, kernel: Kernel) {
+        let (began, left) = (self.now as Nanos, kernel.time as f64);
+        self.kernels.push_back(Launched { id, kernel, began, left });
+    }
+
+    fn sums(&mut self, id: u64) -> Option<Vec<u64>> {
+        self.sums.remove(&id)
+    }
+
     fn next(&mut self, until: Option<Nanos>) -> Option<Done> {
         loop {
+            if let Some(done) = self.ended_kernel() {
+                return Some(done);
+            }
             if let Some(Running { op, began, .. }) = self.ended() {
                 if let Some(memories) = &mut self.memories {
                     memories.carry(op);
@@ -219,6 +269,19 @@ impl Device for VirtualDevice {
             }
             self.advance(by);
         }
+    }
+}
+
+/// Device memory as a kernel sees it.
+struct Resident<'a>(&'a mut [u8]);
+
+impl Memory for Resident<'_> {
+    fn read(&self, (at, bytes): Range) -> &[u8] {
+        &self.0[at as usize..(at + bytes) as usize]
+    }
+
+    fn write(&mut self, (at, bytes): Range) -> &mut [u8] {
+        &mut self.0[at as usize..(at + bytes) as usize]
     }
 }
 

@@ -4,6 +4,7 @@
 //! pool/      objects on DRAM nodes, CXL nodes and device-dax; each extent registered once
 //! pipeline/  copies in chunks through a pinned ring, both ways at once; what is needed next is copied ahead
 //! device/    the CUDA driver, loaded at run time, and copy threads
+//! execute/   a planner's plan on a device, with real bytes and checksums of all that is read
 //! measure    what this host's paths to the GPU deliver
 //! offload/   a training step that offloads, simulated: ZeRO-Infinity on drives against this bridge
 //! ```
@@ -15,6 +16,7 @@
 //! pipeline adapts are not in it: all of that here is our design.
 
 pub mod device;
+pub mod execute;
 pub mod measure;
 pub mod offload;
 pub mod pipeline;

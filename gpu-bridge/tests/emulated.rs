@@ -3,15 +3,19 @@
 //! A process finds its driver when it starts, so each test runs itself again with the emulator in its library path.
 #![allow(unsafe_code)]
 
-use std::{process::Command, sync::Arc};
+use std::{ops::ControlFlow, process::Command, sync::Arc};
 
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
 use tensortier_bridge::{
     device::{CudaDevice, Gpu, Slow},
+    execute::{self, InCore, Room, TierRoom},
     measure,
     pipeline::{Copy, Direction, Limits, Pipeline, Settings, Tuning},
-    pool::{Class, HostMemory, Lifetime, NodeKind, NodeSpec, Pool, movable_nodes},
+    pool::{Class, HostMemory, Lifetime, NodeKind, NodeSpec, Pool, Registrar, movable_nodes},
 };
-use tensortier_model::RealClock;
+use tensortier_model::{Machine, Profiles, RealClock};
+use tensortier_planner::{graph::random, planners::Planner, swapadvisor::Search};
 
 const MIB: u64 = 1 << 20;
 
@@ -38,6 +42,11 @@ fn bytes_arrive_both_ways_at_once() {
 #[test]
 fn the_pools_memory_is_registered_and_copied_directly() {
     emulated("inner_pool");
+}
+
+#[test]
+fn a_plan_computes_what_the_step_in_core_does() {
+    emulated("inner_plan");
 }
 
 #[test]
@@ -128,6 +137,46 @@ fn inner_pool() {
     assert!(back == noise(3 * MIB, 3));
     drop(pool);
     gpu.free(device).expect("ours");
+}
+
+#[test]
+#[ignore = "run by a_plan_computes_what_the_step_in_core_does with the emulator"]
+fn inner_plan() {
+    let gpu = Gpu::open().expect("the emulator");
+    assert!(gpu.set_emulated_link(2e9, 2e9));
+    let graph = random::graph(&mut Xoshiro256PlusPlus::seed_from_u64(9), 80);
+    let tiers = [("dram", graph.peak() / 6), ("cxl-asic", 1 << 30)];
+    let hbm = graph.largest_op().max(graph.peak() / 2);
+    let machine = Machine::new(&Profiles::builtin(), "v100-16g", hbm, "pcie4-x16", &tiers).expect("built in");
+    let steps = 3;
+    let expected = InCore::run(&graph, steps);
+    let mut used = [0; 2];
+    for planner in [Planner::Ours, Planner::Delta, Planner::OdswapLru] {
+        let search = Search { population: 4, evaluations: 200, ..Search::default() };
+        let plan = planner.plan(&graph, &machine, search, |_| ControlFlow::Continue(())).expect("room");
+        let program = execute::prepare(&graph, &machine, &plan, steps).expect("correct");
+        used.iter_mut().zip(program.tier_bytes()).for_each(|(used, bytes)| *used += bytes);
+        let mut memory: Vec<Vec<u8>> = program.tier_bytes().iter().map(|bytes| vec![0; *bytes as usize + 1]).collect();
+        let device = gpu.allocate(program.device_bytes()).expect("room");
+        let mut registrar = &gpu;
+        registrar.register(memory[0].as_ptr() as u64, memory[0].len() as u64).expect("within RLIMIT_MEMLOCK");
+        let mut address = |tier: usize| memory[tier].as_mut_ptr() as u64;
+        let tier = |(tier, registered)| TierRoom { address: address(tier), node: tier as u32, registered };
+        let room = Room { device, tiers: [(0, true), (1, false)].map(tier).into() };
+        let clock = Arc::new(RealClock::new());
+        let limits = Limits { ring: 2 * MIB, threads: 2 };
+        // SAFETY: vectors and device memory outlive the pipeline; a program gives each byte to one task at a time.
+        let cuda = unsafe { CudaDevice::new(&gpu, Arc::clone(&clock), limits, 0, Slow::from([(1, 1e9)])) };
+        let mut pipeline = Pipeline::new(clock, cuda.expect("rings"), limits, Tuning::Adaptive);
+        let outcome = execute::run(&mut pipeline, &graph, &program, &room, &expected).expect("runs");
+        assert!(pipeline.device().failure().is_none());
+        drop(pipeline);
+        registrar.unregister(room.tiers[0].address, memory[0].len() as u64);
+        gpu.free(device).expect("ours");
+        assert_eq!(outcome.wrong, [], "{planner}");
+        assert!(outcome.copies > 30 && outcome.checked > 200, "{planner}: {outcome:?}");
+    }
+    assert!(used.iter().all(|bytes| *bytes > 0), "staged memory, and what the engines reach: {used:?}");
 }
 
 #[test]

@@ -31,6 +31,10 @@ const COOLING: usize = 2000;
 /// Cost of a nanosecond of recomputation and of copying that the step does not show.
 const AGAIN: f64 = 0.002;
 const COPIED: f64 = 0.001;
+/// Evaluations that a deadline leaves time for: the final plan is decoded again and simulated until it is steady.
+const FINAL: u32 = 5;
+/// At most this share of a deadline is left, whatever the longest evaluation has taken.
+const FINAL_SHARE: u32 = 20;
 /// Evaluations between two calls of `progress`.
 const REPORT: usize = 64;
 
@@ -41,7 +45,8 @@ pub struct Ours {
     pub seed: u64,
     /// Plans to decode and simulate in all.
     pub evaluations: usize,
-    /// Ends the search earlier. With it two runs may differ in where they end, not in their curve.
+    /// Ends the search earlier, so that the plan is there by then. With it two runs may differ in where they end, not in
+    /// their curve.
     pub deadline: Option<Duration>,
 }
 
@@ -69,13 +74,14 @@ impl Ours {
         machine: &Machine,
         progress: impl FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Found, Infeasible> {
+        let began = Instant::now();
         if graph.peak() <= machine.hbm {
             let plan = Plan { planner: "ours".into(), ..Plan::unlimited(graph, &graph.traced_order()) };
             let report = sim::simulate(graph, machine, &plan).map_err(|_| Infeasible::Order)?;
             return Ok(Found { plan, report, curve: Vec::new(), evaluations: 0 });
         }
         let facts = Facts::new(graph, machine);
-        let mut climb = Climb::new(self, &facts, progress);
+        let mut climb = Climb::new(self, &facts, progress, began);
         let first = Genes::new(graph);
         climb.decoder.decode(&first)?;
         let start = climb.constructed(first);
@@ -102,6 +108,8 @@ struct Climb<'a, P> {
     decoder: Decoder<'a>,
     progress: P,
     began: Instant,
+    /// The longest evaluation.
+    longest: Duration,
     evaluations: usize,
     stopped: bool,
     best: Option<Scored>,
@@ -110,13 +118,14 @@ struct Climb<'a, P> {
 }
 
 impl<'a, P: FnMut(Progress) -> ControlFlow<()>> Climb<'a, P> {
-    fn new(limits: &'a Ours, facts: &'a Facts<'a>, progress: P) -> Self {
+    fn new(limits: &'a Ours, facts: &'a Facts<'a>, progress: P, began: Instant) -> Self {
         Self {
             limits,
             facts,
             decoder: Decoder::new(facts),
             progress,
-            began: Instant::now(),
+            began,
+            longest: Duration::ZERO,
             evaluations: 0,
             stopped: false,
             best: None,
@@ -130,7 +139,12 @@ impl<'a, P: FnMut(Progress) -> ControlFlow<()>> Climb<'a, P> {
         self.stopped
             || at_ideal
             || self.evaluations >= self.limits.evaluations
-            || self.limits.deadline.is_some_and(|limit| self.began.elapsed() >= limit)
+            || self.limits.deadline.is_some_and(|limit| self.began.elapsed() + self.left(limit) >= limit)
+    }
+
+    /// What a deadline has to leave for the final plan.
+    fn left(&self, limit: Duration) -> Duration {
+        (self.longest * FINAL).min(limit / FINAL_SHARE)
     }
 
     /// Counts an evaluation, or a change that came to nothing.
@@ -145,9 +159,15 @@ impl<'a, P: FnMut(Progress) -> ControlFlow<()>> Climb<'a, P> {
     /// Step time and cost of `genes`; none where they have no plan.
     fn score(&mut self, genes: Genes) -> Option<Scored> {
         self.tick();
-        let plan = self.decoder.decode(&genes).ok()?;
         let machine = self.facts.machine;
-        let report = sim::run(self.facts.graph, machine, &plan, ITERATIONS, None).ok()?;
+        let began = Instant::now();
+        let report = self
+            .decoder
+            .decode(&genes)
+            .ok()
+            .and_then(|plan| sim::run(self.facts.graph, machine, &plan, ITERATIONS, None).ok());
+        self.longest = self.longest.max(began.elapsed());
+        let report = report?;
         let again = report.compute_ns.saturating_sub(self.facts.graph.ideal_time());
         let copied = report.moved() as f64 * 1e9 / machine.link.h2d;
         let cost = report.step_ns as f64 + AGAIN * again as f64 + COPIED * copied;

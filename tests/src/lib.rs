@@ -2,7 +2,9 @@
 pub mod allocators;
 pub mod arena;
 pub mod bench;
+pub mod calibrate;
 pub mod daemon;
+pub mod emulated;
 pub mod exerciser;
 pub mod golden;
 pub mod guest;

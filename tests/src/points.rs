@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tensortier_model::{Bytes, GpuProfile, Machine, Nanos, Profiles};
 use tensortier_planner::{
-    graph::{Graph, GraphBuilder, NewOp, StorageKind, json},
+    graph::{self, Graph, GraphBuilder, NewOp, StorageId, StorageKind, json},
     traces,
 };
 
@@ -156,18 +156,7 @@ pub fn scaled(graph: &Graph, gpu: &GpuProfile, times: u64) -> Result<Graph> {
         })
         .collect();
     let factor = |s: usize| if grows[s] { times } else { 1 };
-    let mut to = GraphBuilder::new(format!("{} x{times}", graph.name));
-    for (s, storage) in graph.storages.iter().enumerate() {
-        let kind = if storage.kind == StorageKind::Output { StorageKind::Temporary } else { storage.kind };
-        let new = to.storage(storage.bytes * factor(s), kind);
-        if storage.kind == StorageKind::Output {
-            to.mark_output(new);
-        }
-    }
-    for tensor in &graph.tensors {
-        to.tensor(tensor.storage, tensor.bytes * factor(tensor.storage));
-    }
-    for op in &graph.ops {
+    let work = |op: &graph::Op| {
         let before: Bytes = graph.bytes_of(&op.touches);
         let after: Bytes = op.touches.iter().map(|&s| graph.storages[s].bytes * factor(s)).sum();
         let growth = if before == 0 { 1.0 } else { after as f64 / before as f64 };
@@ -176,6 +165,51 @@ pub fn scaled(graph: &Graph, gpu: &GpuProfile, times: u64) -> Result<Graph> {
         // At its own batch an operator has its own time, measured or not.
         let time = |flops: u64, bytes: Bytes| gpu.op_time(flops as f64, bytes) as f64;
         let slower = time(op.flops * work, bytes) / time(op.flops, op.bytes).max(1.0);
+        ((op.time as f64 * slower) as Nanos, op.flops * work, bytes)
+    };
+    rebuilt(graph, &format!("{} x{times}", graph.name), |s, bytes| bytes * factor(s), work)
+}
+
+/// `graph` with `1 / by` of its bytes and operators that take `slower` times as long. Sizes are rounded up to whole
+/// cache lines.
+///
+/// # Errors
+/// Times whose sum is too large.
+pub fn shrunk(graph: &Graph, by: Bytes, slower: f64) -> Result<Graph> {
+    let size = |bytes: Bytes| bytes.div_ceil(by).next_multiple_of(64);
+    let work = |op: &graph::Op| ((op.time as f64 * slower) as Nanos, op.flops / by, op.bytes / by);
+    rebuilt(graph, &format!("{} / {by}", graph.name), |_, bytes| size(bytes), work)
+}
+
+/// `graph` with `by` more for each operator that touches memory.
+///
+/// # Errors
+/// Times whose sum is too large.
+pub fn overhead(graph: &Graph, by: Nanos) -> Result<Graph> {
+    let time = |op: &graph::Op| op.time + if op.touches.is_empty() { 0 } else { by };
+    rebuilt(graph, &graph.name, |_, bytes| bytes, |op| (time(op), op.flops, op.bytes))
+}
+
+/// `graph` with other sizes (of a storage, and of its tensors) and with time, flops and bytes of operators by `work`.
+fn rebuilt(
+    graph: &Graph,
+    name: &str,
+    size: impl Fn(StorageId, Bytes) -> Bytes,
+    work: impl Fn(&graph::Op) -> (Nanos, u64, Bytes),
+) -> Result<Graph> {
+    let mut to = GraphBuilder::new(name);
+    for (s, storage) in graph.storages.iter().enumerate() {
+        let kind = if storage.kind == StorageKind::Output { StorageKind::Temporary } else { storage.kind };
+        let new = to.storage(size(s, storage.bytes), kind);
+        if storage.kind == StorageKind::Output {
+            to.mark_output(new);
+        }
+    }
+    for tensor in &graph.tensors {
+        to.tensor(tensor.storage, size(tensor.storage, tensor.bytes));
+    }
+    for op in &graph.ops {
+        let (time, flops, bytes) = work(op);
         to.op(NewOp {
             name: op.name.clone(),
             kernel: op.kernel.clone(),
@@ -183,8 +217,8 @@ pub fn scaled(graph: &Graph, gpu: &GpuProfile, times: u64) -> Result<Graph> {
             inputs: op.inputs.clone(),
             outputs: op.outputs.clone(),
             after: op.preds.clone(),
-            time: (op.time as f64 * slower) as Nanos,
-            flops: op.flops * work,
+            time,
+            flops,
             bytes,
         })?;
     }
@@ -231,6 +265,17 @@ mod tests {
         assert!(twice.peak() > graph.peak() * 3 / 2 && twice.peak() <= graph.peak() * 2);
         assert!(twice.ideal_time() > graph.ideal_time() * 3 / 2 && twice.ideal_time() <= graph.ideal_time() * 2);
         assert_eq!(twice.persistent_bytes() - graph.persistent_bytes(), inputs(&graph));
+    }
+
+    #[test]
+    fn a_shrunk_graph_has_its_share_of_bytes_and_takes_so_much_longer() {
+        let (_, graph) = graphs(&Profiles::builtin(), "resnet50").unwrap().remove(0);
+        let small = shrunk(&graph, 16, 20.0).unwrap();
+        assert_eq!(small.ideal_time(), graph.ideal_time() * 20);
+        let share = graph.peak() as f64 / small.peak() as f64;
+        assert!((15.5..=16.0).contains(&share), "{share}");
+        let kinds = |graph: &Graph| graph.storages.iter().map(|s| s.kind).collect::<Vec<_>>();
+        assert_eq!(kinds(&small), kinds(&graph));
     }
 
     fn inputs(graph: &Graph) -> Bytes {

@@ -6,8 +6,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    os::unix::process::CommandExt,
-    process::{Command, ExitCode},
+    process::ExitCode,
     sync::Arc,
     time::Instant,
 };
@@ -23,6 +22,7 @@ use tensortier_link::placement::{Extent, Kind};
 use tensortier_model::{Clock, Nanos, RealClock};
 use tensortier_tests::{
     bench::{Bench, BenchArgs, Op, median},
+    emulated::ensure_emulated,
     memcpy::{memcpy, memcpy_by_two, pattern},
 };
 
@@ -32,8 +32,6 @@ const COPY: u64 = 32 * MIB;
 /// Different sources that copies take in turn: more than a cache holds.
 const SOURCES: u64 = 4;
 const LIMITS: Limits = Limits { ring: 64 * MIB, threads: 2 };
-/// Says that the emulated driver is in the library path.
-const EMULATED: &str = "TENSORTIER_BENCH_EMULATED";
 const BOTH: [Direction; 2] = [Direction::H2d, Direction::D2h];
 
 #[derive(Parser)]
@@ -64,14 +62,8 @@ struct Buffers {
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    if !args.gpu && std::env::var_os(EMULATED).is_none() {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/emulator");
-        let output = Command::new(script).output().with_context(|| script.to_owned())?;
-        ensure!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
-        let folder = String::from_utf8(output.stdout)?;
-        let mut again = Command::new(std::env::current_exe()?);
-        again.args(std::env::args_os().skip(1)).env(EMULATED, "1").env("LD_LIBRARY_PATH", folder.trim());
-        return Err(again.exec()).context("running with the emulated driver");
+    if !args.gpu {
+        ensure_emulated()?;
     }
     let mut bench = Bench::new("pipeline", &args.bench);
     let gpu = Gpu::open()?;

@@ -22,6 +22,8 @@ use tensortier_replay::{
     policy::Policy,
     score::Case,
     sim::Totals,
+    step::judge,
+    workload::Workload,
 };
 use tensortier_tests::bench::{Bench, BenchArgs, Op};
 
@@ -55,6 +57,8 @@ struct Field {
     fixed: Totals,
     recorded: f64,
     accessed: f64,
+    /// How far the learned period is from the script's own, the worst of its jobs; none where it was learned in no step.
+    off: f64,
 }
 
 impl Field {
@@ -72,6 +76,7 @@ impl Field {
             fixed: case.best_fixed(),
             recorded: case.recorded() as f64,
             accessed: case.accessed() as f64,
+            off: if generator.periodic { period_off(&workload) } else { 0.0 },
         }
     }
 
@@ -80,6 +85,17 @@ impl Field {
         let theirs = self.policies.iter().filter(|(name, _)| !policies::NAMES.contains(&name.as_str()));
         theirs.map(|(_, totals)| of(totals)).fold(f64::INFINITY, f64::min)
     }
+}
+
+/// How far the median of the periods learned in steps 5 to 15 is from the script's own mean; infinite where one job has
+/// none in most of them.
+fn period_off(workload: &Workload) -> f64 {
+    let off = |job: usize| {
+        let known: Vec<f64> = judge::ratios(workload, job as u32)[4..15].iter().flatten().copied().collect();
+        let middle = judge::median(known.iter().copied()).filter(|_| known.len() > 5);
+        middle.map_or(f64::INFINITY, |middle| (middle - 1.0).abs())
+    };
+    (0..workload.steps.len()).map(off).fold(0.0, f64::max)
 }
 
 /// Whether its accesses are drawn at random from chances that stay as they are.
@@ -120,6 +136,8 @@ fn bars(bench: &mut Bench, generator: &Generator, fields: &[Field]) {
         fields.iter().map(|field| of(field, &field.policies["auto"])).fold(f64::NEG_INFINITY, f64::max)
     };
     if generator.periodic {
+        let off = fields.iter().map(|field| field.off).fold(0.0, f64::max);
+        bench.bar(&format!("{name}: learned period off the script's mean, steps 5 to 15"), off, Op::AtMost, 0.02);
         let over = worst(&|field, auto| auto.cost_ns / field.optimum.cost_ns);
         bench.bar(&format!("{name}: auto's cost over the optimum"), over, Op::AtMost, 1.10);
         let allowed = |field: &Field| 1.10 * field.optimum.moved as f64 + 0.01 * field.accessed;

@@ -16,7 +16,7 @@ mod pattern;
 pub mod resident;
 mod rules;
 mod split;
-mod value;
+pub mod value;
 mod waterline;
 
 pub use resident::Resident;

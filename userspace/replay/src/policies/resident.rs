@@ -46,16 +46,12 @@ use super::{
 use crate::{
     cost::Costs,
     policy::{Move, Policy, Seen, View},
-    step::{Learner, Step},
+    step::{LEARN_FROM, Learner, Sample, Step},
     workload::{PAGE, Pattern},
 };
 
 /// Standard deviations that a difference must exceed.
 const SURE: f32 = 2.0;
-/// Regions of a job that its step is learned from, about: those of some hashes of their addresses.
-const LEARN_FROM: usize = 4096;
-/// Seconds over which the dispersion is averaged: one change of much memory is no noise.
-const SLOWLY: f32 = 60.0;
 /// What left longer ago than this is forgotten, once much has left.
 const FORGET: f64 = 1800.0;
 
@@ -176,7 +172,7 @@ impl Resident {
     /// One pass over all regions.
     fn observe(&mut self, view: &View) -> Found {
         let seconds = (view.interval as f64 / 1e9) as f32;
-        let mask = ((view.regions.len() / LEARN_FROM).next_power_of_two() - 1) as u64;
+        let sample = Sample::of(view.regions.len());
         let mut found =
             Found { bytes: vec![0; BINS], alive: 0, top: 0, least: f32::MAX, most: 0.0, streams: Streams::default() };
         self.states.resize(view.regions.len(), State::default());
@@ -203,7 +199,7 @@ impl Resident {
                 self.states[region].value.born(self.now - f64::from(seconds));
             }
             let job = &mut self.jobs[last.1 as usize];
-            if seen.heat > 0.0 && hash(seen.start) & mask == 0 && self.rules.steps {
+            if seen.heat > 0.0 && sample.has(seen.start) && self.rules.steps {
                 job.touched.push(seen.start);
             }
             let state = &mut self.states[region];
@@ -212,7 +208,7 @@ impl Resident {
             let stream = !self.rules.patterns || state.evidence.pattern() == Pattern::Stream;
             let ended = state.value.observe(self.now, seconds, gain, &job.common, swap[usize::from(stream)]);
             if let Some(phase) = ended {
-                job.common.phase += 0.3 * (phase - job.common.phase);
+                job.common.ended(phase);
             }
             job.sums.0 += f64::from(state.value.variance);
             job.sums.1 += f64::from(state.value.mean);
@@ -242,9 +238,7 @@ impl Resident {
             job.learner.observe(now, interval, job.touched.drain(..));
             job.common.step = job.learner.step().map(|step| (step.period as f64 / 1e9) as f32);
             let (variance, mean) = std::mem::take(&mut job.sums);
-            let dispersion = if mean > 0.0 { (variance / mean) as f32 } else { 0.0 };
-            let weight = (interval as f32 / 1e9 / SLOWLY).min(1.0);
-            job.common.dispersion += weight * (dispersion - job.common.dispersion);
+            job.common.disperse(variance, mean, interval as f32 / 1e9);
         }
     }
 
@@ -377,11 +371,4 @@ impl Policy for Resident {
         }
         moves
     }
-}
-
-/// Mixes an address, so that any of its bits choose alike (the finaliser of MurmurHash3).
-fn hash(mut address: u64) -> u64 {
-    address = (address ^ address >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    address = (address ^ address >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    address ^ address >> 33
 }

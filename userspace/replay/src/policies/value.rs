@@ -54,6 +54,11 @@ const LATE: f32 = 1.2;
 /// Seconds that a value is expected to last before anything else is known.
 pub const STAY: f32 = 1800.0;
 
+/// Seconds over which the dispersion is averaged: one change of much memory is no noise.
+const SLOWLY: f32 = 60.0;
+/// Weight of the newest phase.
+const NEW_PHASE: f32 = 0.3;
+
 /// What the regions of a job have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Common {
@@ -63,6 +68,19 @@ pub struct Common {
     pub dispersion: f32,
     /// Seconds that what was much used stayed so, before it changed.
     pub phase: f32,
+}
+
+impl Common {
+    /// Takes in an interval of `seconds`: the sums of all regions' variances and means after it.
+    pub fn disperse(&mut self, variance: f64, mean: f64, seconds: f32) {
+        let dispersion = if mean > 0.0 { (variance / mean) as f32 } else { 0.0 };
+        self.dispersion += (seconds / SLOWLY).min(1.0) * (dispersion - self.dispersion);
+    }
+
+    /// Takes in for how long a region was much used, until now.
+    pub fn ended(&mut self, phase: f32) {
+        self.phase += NEW_PHASE * (phase - self.phase);
+    }
 }
 
 /// The use of one region's bytes.

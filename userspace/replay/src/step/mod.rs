@@ -21,10 +21,14 @@
 //! is told from 0.5 on until it is under 0.25. A job that changes gets there within a few steps, and after three
 //! periods all that was learned is dropped. An evaluation only lowers it.
 
+pub mod judge;
+
 use std::collections::HashMap;
 
 use tensortier_model::Nanos;
 
+/// Regions of a job that its step is learned from, about.
+pub const LEARN_FROM: usize = 4096;
 /// Onsets of a region that are kept.
 const PAST: usize = 8;
 /// Ratio of one bin's lag to the next, as its logarithm.
@@ -55,6 +59,26 @@ pub struct Step {
     pub period: Nanos,
     /// Share of onsets that came a period after one before, 0 to 1.
     pub confidence: f64,
+}
+
+/// Which regions of a job its step is learned from: those of some hashes of their addresses, so that any of an
+/// address's bits choose alike (the finaliser of MurmurHash3).
+#[derive(Clone, Copy, Debug)]
+pub struct Sample(u64);
+
+impl Sample {
+    /// Of so many regions.
+    pub fn of(regions: usize) -> Self {
+        Self(((regions / LEARN_FROM).next_power_of_two() - 1) as u64)
+    }
+
+    /// Whether the region at this address is among them.
+    #[inline]
+    pub fn has(&self, mut address: u64) -> bool {
+        address = (address ^ address >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        address = (address ^ address >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        (address ^ address >> 33) & self.0 == 0
+    }
 }
 
 /// Learns the step of one job.

@@ -1,40 +1,8 @@
-use super::*;
-use crate::{
-    generate::{self, Spec},
-    workload::Workload,
+use super::{
+    judge::{learned, median, ratios},
+    *,
 };
-
-/// What a learner of `job` says after each interval.
-fn learned(workload: &Workload, job: u32) -> Vec<Option<Step>> {
-    let mut learner = Learner::default();
-    let step = |(at, touches): (usize, &Vec<crate::workload::Touch>)| {
-        let own = touches.iter().filter(|touch| touch.heat > 0.0).map(|touch| &workload.regions[touch.region]);
-        let own = own.filter(|region| region.job == job).map(|region| region.start);
-        learner.observe((at as u64 + 1) * workload.interval, workload.interval, own);
-        learner.step()
-    };
-    workload.touches.iter().enumerate().map(step).collect()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// What it says at the beginning of each step, over the script's own mean up to there.
-fn ratios(workload: &Workload, job: u32) -> Vec<Option<f64>> {
-    let (says, starts) = (learned(workload, job), &workload.steps[job as usize]);
-    // A step with an evaluation is one that the period breaks in.
-    let longest = 1.35 * median(starts.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect());
-    let ratio = |step: usize| {
-        let lengths = starts[..=step].windows(2).map(|pair| (pair[1] - pair[0]) as f64);
-        let plain: Vec<f64> = lengths.filter(|length| *length < longest).collect();
-        let mean = plain.iter().sum::<f64>() / plain.len() as f64;
-        let at = (starts[step] / workload.interval) as usize;
-        says[at.min(says.len() - 1)].map(|says| says.period as f64 / mean)
-    };
-    (1..starts.len()).map(ratio).collect()
-}
+use crate::generate::{self, Spec};
 
 #[test]
 fn the_period_is_within_2_percent_on_every_periodic_generator_with_10_percent_jitter() {
@@ -44,7 +12,7 @@ fn the_period_is_within_2_percent_on_every_periodic_generator_with_10_percent_ji
             for job in 0..workload.steps.len() {
                 let ratios = ratios(&workload, job as u32);
                 let known: Vec<f64> = ratios[4..15].iter().flatten().copied().collect();
-                let middle = median(known.clone());
+                let middle = median(known.iter().copied()).expect("known in some");
                 let name = format!("{} seed {seed} job {job}", generator.name);
                 assert!(known.len() >= 9, "{name}: not known in {} of 11 steps", 11 - known.len());
                 assert!((middle - 1.0).abs() <= 0.02, "{name}: {middle}");

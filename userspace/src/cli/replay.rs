@@ -1,7 +1,8 @@
 //! `tensortier replay`: a recorded job under a placement policy, on modelled tiers and a virtual clock.
 
 use std::{
-    io::{self, Write},
+    fs::File,
+    io::{self, BufRead, BufReader, Write},
     path::{Path, PathBuf},
 };
 
@@ -9,7 +10,10 @@ use anyhow::{Context, Result, bail};
 use clap::ArgGroup;
 use comfy_table::{Table, presets};
 use serde::Serialize;
-use tensortier::units::{parse_bytes, show_bytes};
+use tensortier::{
+    observe::damo,
+    units::{parse_bytes, printable, show_bytes},
+};
 use tensortier_model::{Profiles, TierKind, TierProfile};
 use tensortier_replay::{
     baseline,
@@ -37,7 +41,7 @@ const ALL: &str = "all";
 #[derive(clap::Args)]
 #[command(group = ArgGroup::new("job").required(true).args(["trace", "generate"]))]
 pub struct Args {
-    /// The trace.
+    /// The trace, or what `damo record` wrote as JSON, deflated or plain.
     trace: Option<PathBuf>,
     /// A made-up job instead: optimizer, fsdp, activations, evaluation, jobs, embedding, experts-uniform, experts-zipf or
     /// rotating.
@@ -117,7 +121,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn workload(args: &Args) -> Result<Workload> {
     if let Some(path) = &args.trace {
-        let workload = trace::read_file(path, MOST_SAMPLES)?;
+        let workload = recorded(path)?;
         let bytes: u128 = workload.regions.iter().map(|region| u128::from(region.bytes)).sum();
         if bytes > MOST_BYTES {
             bail!("{}: regions of {bytes} bytes in all, more than any machine has: it is damaged", path.display());
@@ -126,6 +130,18 @@ fn workload(args: &Args) -> Result<Workload> {
     }
     let generator = generate::find(args.generate.as_deref().unwrap_or_default()).context("no trace and no job")?;
     Ok(generator.make(&Spec::default()))
+}
+
+/// A recorded job: a trace of ours, or what damo wrote.
+fn recorded(path: &Path) -> Result<Workload> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut file = BufReader::new(file);
+    let start = file.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
+    if !damo::is_damo(start) {
+        return Ok(trace::read_file(path, MOST_SAMPLES)?);
+    }
+    let name = path.file_name().map(|name| printable(&name.to_string_lossy())).unwrap_or_default();
+    damo::read(file, &name, MOST_SAMPLES).with_context(|| path.display().to_string())
 }
 
 fn known_job(name: &str) -> Result<String, String> {

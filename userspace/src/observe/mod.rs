@@ -2,6 +2,7 @@
 
 pub mod arm;
 pub mod counters;
+pub mod damo;
 pub mod notes;
 pub mod progress;
 pub mod prometheus;

@@ -19,15 +19,18 @@ mod policies;
 mod reload;
 mod report;
 mod rules;
+mod steps;
 
 use std::{
-    path::{Path, PathBuf},
+    collections::BTreeMap,
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 pub use self::error::AgentError;
 pub use self::jobs::{Ask, Origin};
 pub use self::params::migrate_params;
+pub use self::reload::read_host;
 use self::{
     account::{Idle, KdamondCost},
     aim::Aim,
@@ -35,23 +38,24 @@ use self::{
     homes::Homes,
     jobs::Jobs,
     mover::Mover,
-    params::{cadence_of, heat_params, ledger_rules, rule_of, take_damon, tier_nodes},
+    params::{cadence_of, heat_params, ledger_rules, rule_of, speeds_of, take_damon, tier_nodes},
+    steps::Free,
 };
 use crate::{
     config::Config,
     control::server::Reply,
-    host::{Host, HostError},
+    host::Host,
     hotness::HeatMap,
     job::{memory::Memory, running::Facts},
     observe::usdt::EventsLost,
-    policy::hotness::Rule,
+    policy::{Rule, Speed},
     source::{
         Touch,
         damon::{Damon, DamonError, cadence::Cadence, snapshot::Snapshots},
         ebpf::{Options, Programs},
         job_events::{JobEventKind, JobId},
     },
-    units::{NodeSet, Pid},
+    units::{NodeId, NodeSet, Pid},
 };
 
 /// Time between two ticks while there is no job.
@@ -77,6 +81,9 @@ pub struct Agent {
     memory: Memory,
     heat: HeatMap,
     rule: Rule,
+    /// What the tiers can do, and what was free on their nodes.
+    speeds: Option<[Speed; 2]>,
+    free: BTreeMap<NodeId, Free>,
     jobs: Jobs,
     mover: Option<Mover>,
     kdamond: KdamondCost,
@@ -127,6 +134,8 @@ impl Agent {
             memory: Memory::new(tiers.clone(), config.migrate.file_pages),
             heat: HeatMap::new(heat_params(&config)),
             rule: rule_of(&config),
+            speeds: speeds_of(&host),
+            free: BTreeMap::new(),
             jobs: Jobs::default(),
             mover,
             kdamond: KdamondCost::default(),
@@ -328,6 +337,7 @@ impl Agent {
         if let Some(job) = self.jobs.of_mut(pid) {
             job.faults.place(pid, self.memory.residents_of(pid));
             job.ledger.forget(pid);
+            job.usage.forget(pid);
             job.group.read_kills();
         }
         self.jobs.leave(pid);
@@ -383,15 +393,6 @@ impl Agent {
             }
         }
         self.heat.observe(&touches);
+        self.learn_steps(&touches, now);
     }
-}
-
-/// The host under `root`, with the tiers that the config names; DAMON's parts are tried, not looked up.
-///
-/// # Errors
-/// It cannot be read, or the config names nodes that cannot be tiers here.
-pub fn read_host(root: &Path, config: &Config) -> Result<Host, HostError> {
-    let mut host = Host::read_without_symbols(root)?;
-    host.configure(config)?;
-    Ok(host)
 }

@@ -323,8 +323,8 @@ impl Daemon {
                 continue;
             }
             let user = if rule.cgroup.is_some() { 0 } else { user };
-            let (mode, actuator, limits) = (rule.mode, rule.actuator, rule.limits.clone());
-            let terms = Terms { name: None, mode, actuator, limits };
+            let (mode, actuator, policy, limits) = (rule.mode, rule.actuator, rule.policy, rule.limits.clone());
+            let terms = Terms { name: None, mode, actuator, policy, limits };
             let root = Peer { user: 0, group: 0, pid: None };
             if let Err(why) = self.begin(&root, pids, rule.name.clone(), user, origin, terms, None) {
                 tracing::warn!(rule = rule.name, why, "a job that a rule fits is not watched");

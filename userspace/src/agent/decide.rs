@@ -2,15 +2,14 @@
 
 use std::{cmp::Reverse, time::Instant};
 
-use super::{Agent, mover::Mover};
+use super::{Agent, mover::Mover, params::rule_by};
 use crate::{
     config::Mode,
     control::{Answer, server::Reply},
     job::Resident,
     observe::usdt,
     policy::{
-        self, Budget, Plan, Reason, explain,
-        hotness::Rule,
+        self, Budget, Plan, Reason, Rule, Speeds, explain,
         share::{self, Claim},
     },
     units::NodeSet,
@@ -25,6 +24,7 @@ impl Agent {
             if !residents.is_empty() {
                 let ledger = &job.ledger;
                 job.view = self.heat.view(&residents, &|pid, range| ledger.unmovable_bytes(pid, range, now), now);
+                job.view.foresee(&job.usage);
             }
         }
         let planned = self.jobs.iter().any(|job| job.plans()) && self.host.is_two_tier();
@@ -46,15 +46,13 @@ impl Agent {
             let real = job.asked.mode == Mode::Migrate;
             let budget = Budget { plan: plan.id, bytes: if real { bytes } else { u64::MAX } };
             let claim = job.claim();
+            let rule = rule_by(job.asked.policy.unwrap_or(self.config.policy.policy), self.rule);
             let mut wanted = match share {
-                None => self.rule.decide(&job.view, &tiers, &budget, job.ledger.recent()),
+                None => rule.decide(&job.view, &tiers, &budget, job.ledger.recent()),
                 Some(share) => {
-                    let over = share::is_over(&claim, share, &tiers);
-                    // Over its share it gives back whatever is coldest, and gets nothing.
-                    let promote_heat = if over { f32::INFINITY } else { self.rule.promote_heat };
+                    let gives_back = share::is_over(&claim, share, &tiers);
                     let own = share::tiers_of(&claim, share, &tiers);
-                    let mut wanted =
-                        Rule { promote_heat, ..self.rule }.decide(&job.view, &own, &budget, job.ledger.recent());
+                    let mut wanted = Rule { gives_back, ..rule }.decide(&job.view, &own, &budget, job.ledger.recent());
                     if share::excess(&claim, share, &tiers) > 0 {
                         let given_back = wanted.moves.iter_mut().filter(|step| step.reason == Reason::Headroom);
                         given_back.for_each(|step| step.reason = Reason::Budget);
@@ -117,10 +115,15 @@ impl Agent {
                 })
                 .collect()
         };
+        let (top, lower) = (room(self.host.top()), room(self.host.lower()));
+        let lasting = self.lasting(&top, now);
+        let looks_per_s = self.cadence.now().sampling.as_secs_f64().max(1e-6).recip();
         let pairs = self.tiers.0.iter().flat_map(|from| self.tiers.0.iter().map(move |to| (*from, *to)));
         policy::Tiers {
-            top: room(self.host.top()),
-            lower: room(self.host.lower()),
+            lasting,
+            speeds: self.speeds.map(|[top, lower]| Speeds { top, lower, looks_per_s }),
+            top,
+            lower,
             distance: pairs.map(|(from, to)| ((from, to), self.host.distance(from, to))).collect(),
             preferred,
         }

@@ -119,7 +119,7 @@ impl Agent {
         }
         let spacing = (self.acted.elapsed() / 8).clamp(SAMPLE, LONGEST_SAMPLE);
         for job in self.jobs.iter_mut().filter(|job| job.asked.mode == Mode::Migrate && !job.leaving) {
-            let for_it = |reason| matches!(reason, Reason::Hot | Reason::MakeRoom);
+            let for_it = |reason| matches!(reason, Reason::Hot | Reason::MakeRoom | Reason::Spread);
             let by_schemes = job.schemes.moved().iter().map(|moved| moved.pages).sum::<u64>();
             let moved = (job.ledger.moved_pages(for_it) + by_schemes, job.ledger.moved_pages(|reason| !for_it(reason)));
             let moving = job.under_way > 0;

@@ -11,9 +11,9 @@ use tensortier_abi::MAX_JOBS;
 
 use super::{account::FaultsByNode, damos::Service, group::Group, helped::Helped, looks::Gathered, report::Before};
 use crate::{
-    config::{Actuator, Limits, Mode},
+    config::{Actuator, Limits, Mode, PolicyKind},
     control::server::Reply,
-    hotness::{HeatView, Region},
+    hotness::{HeatView, Region, Usage},
     job::{memory::Memory, running::Facts},
     ledger::{Ledger, Rules},
     observe::status::State,
@@ -37,6 +37,8 @@ pub struct Ask {
     pub mode: Mode,
     /// What is to move its pages, where that can be.
     pub actuator: Actuator,
+    /// What decides on where they belong, where it has a word of its own.
+    pub policy: Option<PolicyKind>,
     /// What it may have.
     pub limits: Limits,
 }
@@ -77,6 +79,8 @@ pub(super) struct Job {
     pub processes: BTreeSet<Pid>,
     pub ledger: Ledger,
     pub faults: FaultsByNode,
+    /// How much its memory is used over whole steps.
+    pub usage: Usage,
     /// The last look; a job that has ended keeps its last one for the account.
     pub view: HeatView,
     pub held_back: BTreeMap<HeldBack, u64>,
@@ -213,6 +217,7 @@ impl Jobs {
             processes: BTreeSet::new(),
             ledger: Ledger::new(rules),
             faults: FaultsByNode::default(),
+            usage: Usage::new(now),
             view: HeatView { at: now, regions: Vec::new() },
             held_back: BTreeMap::new(),
             schemes: Service::default(),

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
+use tensortier_model::Profiles;
+
 use crate::{
-    config::{Config, OpsChoice},
+    config::{Config, OpsChoice, PolicyKind},
     host::Host,
     hotness, ledger, migrate,
-    policy::hotness::Rule,
+    policy::{Evidence, Rule, Speed, Spread},
     source::damon::{
         Damon, DamonError, Intervals,
         cadence::{Cadence, CpuBudget},
@@ -58,6 +60,34 @@ pub(super) fn rule_of(config: &Config) -> Rule {
         margin: config.policy.hysteresis_percent as f32 / 100.0,
         ..Rule::default()
     }
+}
+
+/// The rule of a policy.
+pub(super) fn rule_by(policy: PolicyKind, rule: Rule) -> Rule {
+    let (evidence, spread) = match policy {
+        PolicyKind::Hotness => (Evidence::Heat, Spread::None),
+        PolicyKind::Step => (Evidence::Usage, Spread::None),
+        PolicyKind::Bandwidth => (Evidence::Usage, Spread::Bandwidth),
+        PolicyKind::Balance => (Evidence::Usage, Spread::Latency),
+        PolicyKind::Auto => (Evidence::Usage, Spread::Loaded),
+    };
+    Rule { evidence, spread, ..rule }
+}
+
+/// What the top tier and the lower ones can do: as the firmware says of their nodes, and where it says nothing as a
+/// model of DRAM and of a CXL device has it.
+pub(super) fn speeds_of(host: &Host) -> Option<[Speed; 2]> {
+    let profiles = Profiles::builtin();
+    let of = |nodes: NodeSet, model: &str| {
+        let model = profiles.tier(model).ok()?;
+        let access = |id| host.nodes.get(id).and_then(|node| node.access);
+        let rate = |id| access(id).and_then(|access| access.read_mib_per_sec);
+        let latency = |id| access(id).and_then(|access| access.read_latency_ns);
+        let rates = nodes.0.iter().map(|id| rate(id).map_or(model.read, |mib| f64::from(mib) * f64::from(1 << 20)));
+        let latencies = nodes.0.iter().map(|id| latency(id).map_or(model.latency_ns as f64, f64::from));
+        Some(Speed { bytes_per_s: rates.sum(), latency_ns: latencies.reduce(f64::min)? })
+    };
+    Some([of(host.top(), "dram")?, of(host.lower(), "cxl-asic")?])
 }
 
 pub(super) fn take_damon(config: &Config, host: &Host) -> Result<Damon, DamonError> {

@@ -1,11 +1,10 @@
 //! A changed config, and a changed machine.
 
-use std::time::Instant;
+use std::{path::Path, time::Instant};
 
 use super::{
     Agent, AgentError, Mover,
-    params::{cadence_of, heat_params, migrate_params, rule_of, tier_nodes},
-    read_host,
+    params::{cadence_of, heat_params, migrate_params, rule_of, speeds_of, tier_nodes},
 };
 use crate::{
     config::{Config, MissingNode},
@@ -78,10 +77,21 @@ impl Agent {
             self.memory.set_tiers(tiers.clone());
             self.tiers = tiers;
         }
+        self.speeds = speeds_of(&host);
         self.host = host;
         if self.host.is_two_tier() && self.mover.is_none() {
             self.mover = Some(Mover::start(migrate_params(&self.config))?);
         }
         Ok(())
     }
+}
+
+/// The host under `root`, with the tiers that the config names; DAMON's parts are tried, not looked up.
+///
+/// # Errors
+/// It cannot be read, or the config names nodes that cannot be tiers here.
+pub fn read_host(root: &Path, config: &Config) -> Result<Host, HostError> {
+    let mut host = Host::read_without_symbols(root)?;
+    host.configure(config)?;
+    Ok(host)
 }

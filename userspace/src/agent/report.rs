@@ -9,7 +9,7 @@ use crate::{
     host::NodeKind,
     observe::{
         status::{self, Bucket, Calls, JobStatus, Status},
-        summary::{Cost, Kernel, Left, Migrated, Moved, OnNode, Source, Summary},
+        summary::{Cost, Kernel, LearnedStep, Left, Migrated, Moved, OnNode, Source, Summary},
         usdt,
     },
     source::damon::Ops,
@@ -102,6 +102,7 @@ impl Agent {
             user: job.asked.user,
             state: job.state(),
             actuator: job.schemes.actuator(),
+            policy: job.asked.policy.unwrap_or(self.config.policy.policy),
             limits: job.asked.limits.clone(),
             group_limits: job.group.limits().to_vec(),
             pids: job.processes.iter().copied().collect(),
@@ -143,6 +144,11 @@ impl Agent {
             throttled_seconds: [("tokens".to_owned(), ledger.throttled_seconds)].into(),
             events_lost: grown(lost, &job.before.lost),
             progress: job.helped.progress(),
+            step: job.usage.step().map(|(number, step)| LearnedStep {
+                number,
+                seconds: step.period as f64 / 1e9,
+                confidence: step.confidence,
+            }),
             sources: self.sources(),
             cost: cost.since(&job.before.cost),
             kernel: kernel.since(&job.before.kernel),

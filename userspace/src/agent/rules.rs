@@ -111,6 +111,7 @@ mod tests {
             cgroup: None,
             mode: Mode::Migrate,
             actuator: None,
+            policy: None,
             limits: Limits::default(),
         }
     }

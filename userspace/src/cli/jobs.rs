@@ -8,8 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::builder::NonEmptyStringValueParser;
 use tensortier::{
-    config::Actuator,
-    control::{Answer, Limits, Mode, Request, Target, Terms, client::Client},
+    control::{Actuator, Answer, Limits, Mode, PolicyKind, Request, Target, Terms, client::Client},
     units::{Pid, parse_bytes},
 };
 
@@ -44,11 +43,19 @@ pub struct LimitArgs {
     /// job, move_pages does and `status` says why.
     #[arg(long, value_name = "NAME", value_parser = parse_actuator)]
     actuator: Option<Actuator>,
+    /// What decides on where its pages belong: auto, hotness, step, bandwidth or balance [default: that of the agent's
+    /// config].
+    #[arg(long, value_name = "NAME", value_parser = parse_policy)]
+    policy: Option<PolicyKind>,
 }
 
 /// By the names that the config has.
 fn parse_actuator(name: &str) -> Result<Actuator, String> {
     serde_json::from_value(name.into()).map_err(|_| "it is move_pages or damos".to_owned())
+}
+
+fn parse_policy(name: &str) -> Result<PolicyKind, String> {
+    serde_json::from_value(name.into()).map_err(|_| "it is auto, hotness, step, bandwidth or balance".to_owned())
 }
 
 fn parse_name(name: &str) -> Result<String, String> {
@@ -63,8 +70,9 @@ fn parse_priority(text: &str) -> Result<i32, String> {
 impl LimitArgs {
     /// The terms of a job.
     pub fn terms(&self, mode: Mode) -> Terms {
-        let Self { name, dram_budget, cxl_budget, priority, actuator } = self.clone();
-        Terms { name, mode, actuator, limits: Limits { dram_bytes: dram_budget, cxl_bytes: cxl_budget, priority } }
+        let Self { name, dram_budget, cxl_budget, priority, actuator, policy } = self.clone();
+        let limits = Limits { dram_bytes: dram_budget, cxl_bytes: cxl_budget, priority };
+        Terms { name, mode, actuator, policy, limits }
     }
 }
 

@@ -125,6 +125,7 @@ impl Check<'_> {
             0.0..=86_400.0,
         )?;
         Ok(Policy {
+            policy: value(written.policy, default.policy),
             headroom_bytes: value(written.headroom_bytes, Bytes(default.headroom_bytes)).0,
             headroom_percent: self.within(
                 "policy.headroom_percent",

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-use super::{Actuator, MissingNode, Mode, OpsChoice};
+use super::{Actuator, MissingNode, Mode, OpsChoice, PolicyKind};
 use crate::units::{NodeId, parse_bytes};
 
 /// A key that may be missing.
@@ -39,6 +39,7 @@ pub(super) struct Job {
     pub cgroup: Option<PathBuf>,
     pub mode: Mode,
     pub actuator: Option<Actuator>,
+    pub policy: Option<PolicyKind>,
     pub dram_bytes: Option<Bytes>,
     pub cxl_bytes: Option<Bytes>,
     pub priority: i32,
@@ -72,6 +73,7 @@ pub(super) struct Hotness {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Policy {
+    pub policy: Key<PolicyKind>,
     pub headroom_bytes: Key<Bytes>,
     pub headroom_percent: Key<f64>,
     pub hysteresis_percent: Key<f64>,

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-pub use rules::{Actuator, Limits, Mode, Rule};
+pub use rules::{Actuator, Limits, Mode, PolicyKind, Rule};
 use serde::Deserialize;
 
 use crate::units::NodeSet;
@@ -152,6 +152,8 @@ pub struct Hotness {
 /// When something moves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
+    /// What decides, where a job has no word of its own.
+    pub policy: PolicyKind,
     /// Bytes to keep free on each top-tier node at the least.
     pub headroom_bytes: u64,
     /// Share of each top-tier node to keep free at the least.
@@ -216,6 +218,7 @@ impl Default for Hotness {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            policy: PolicyKind::default(),
             headroom_bytes: 64 << 20,
             headroom_percent: 2.0,
             hysteresis_percent: 25.0,

@@ -32,6 +32,23 @@ pub enum Actuator {
     Damos,
 }
 
+/// What decides on where a job's pages belong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyKind {
+    /// By use over whole training steps; streams over both tiers where DRAM is loaded.
+    Auto,
+    /// By how hot memory is now.
+    #[default]
+    Hotness,
+    /// By use over whole training steps.
+    Step,
+    /// As `step`, and both tiers serve as much as they can deliver.
+    Bandwidth,
+    /// As `step`, and both tiers answer equally soon (Colloid).
+    Balance,
+}
+
 /// What a job may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -87,12 +104,14 @@ pub struct Rule {
     pub mode: Mode,
     /// What moves its pages; that of `migrate.actuator` where it is not named.
     pub actuator: Option<Actuator>,
+    /// What decides on where they belong; that of `policy.policy` where it is not named.
+    pub policy: Option<PolicyKind>,
     /// What each job may have.
     pub limits: Limits,
 }
 
 pub(super) fn check(written: file::Job, taken: &mut BTreeSet<String>) -> Result<Rule, String> {
-    let file::Job { name, comm, user, cgroup, mode, actuator, dram_bytes, cxl_bytes, priority } = written;
+    let file::Job { name, comm, user, cgroup, mode, actuator, policy, dram_bytes, cxl_bytes, priority } = written;
     let limits =
         Limits { dram_bytes: dram_bytes.map(|bytes| bytes.0), cxl_bytes: cxl_bytes.map(|bytes| bytes.0), priority };
     limits.check(&name)?;
@@ -114,7 +133,7 @@ pub(super) fn check(written: file::Job, taken: &mut BTreeSet<String>) -> Result<
     if !taken.insert(name.clone()) {
         return Err(format!("{name:?} is named twice"));
     }
-    Ok(Rule { name, comm, user, cgroup, mode, actuator, limits })
+    Ok(Rule { name, comm, user, cgroup, mode, actuator, policy, limits })
 }
 
 /// Whether there is surely no such user. A number is one, and where the accounts cannot be asked now there may be.

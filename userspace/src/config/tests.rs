@@ -26,12 +26,13 @@ fn written_values_reach_the_config() {
         "tiers = { nodes = [[0, 1], [4]], missing_node = \"degrade\" }\n\
          damon = { ops = \"paddr\", sampling_interval_us = 20000, max_regions = 9000 }\n\
          migrate = { actuator = \"damos\", rate_bytes_per_sec = \"512MiB\", file_pages = true }\n\
-         policy = { headroom_bytes = 4096 }",
+         policy = { headroom_bytes = 4096, policy = \"auto\" }",
     )
     .unwrap();
     assert_eq!(config.tiers.nodes, [NodeSet::from_iter([NodeId(0), NodeId(1)]), NodeSet::from_iter([NodeId(4)])]);
     assert_eq!((config.damon.ops, config.damon.max_regions), (OpsChoice::Paddr, 9000));
     assert!(config.migrate.actuator == Actuator::Damos && config.wants_damos() && !Config::default().wants_damos());
+    assert_eq!(config.policy.policy, PolicyKind::Auto);
     assert_eq!((config.migrate.rate_bytes_per_sec, config.policy.headroom_bytes), (512 << 20, 4096));
 }
 
@@ -42,6 +43,7 @@ fn a_scan_that_cannot_fit_the_sampling_interval_is_refused_with_its_cost() {
     for part in ["t.toml line 3", "damon.max_regions", "2µs a region (ours, measured)", "at most 2500", "60000000"] {
         assert!(said.contains(part), "{said}");
     }
+    assert!(refusal(&format!("policy.policy = \"auto\"\n{text}")).contains("damon.max_regions"), "by any policy");
     let sampling = "[damon]\nsampling_interval_us = 5000\n";
     assert!(parse(&format!("{sampling}max_regions = 2500\n")).is_ok());
     assert!(parse(&format!("{sampling}max_regions = 2501\n")).is_err());
@@ -75,6 +77,7 @@ fn refusals_name_file_line_and_key() {
         ("[[job]]\nname = \"7\"\ncomm = \"b\"", ["line 1", "number"]),
         ("[[job]]\nname = \"a\"\ncomm = \"b\"\nbudget = 1", ["line 4", "budget"]),
         ("[migrate]\nactuator = \"both\"", ["line 2", "move_pages"]),
+        ("[policy]\npolicy = \"best\"", ["line 2", "balance"]),
         ("[[job]]\nname = \"a\"\ncomm = \"b\"\nactuator = \"damos\"\ndram_bytes = 1", ["line 1", "budgets"]),
     ] {
         let said = refusal(text);

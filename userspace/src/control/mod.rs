@@ -26,7 +26,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use crate::{
-    config::{Actuator, Limits, Mode},
+    config::{Actuator, Limits, Mode, PolicyKind},
     observe::summary::Left,
 };
 use crate::{
@@ -117,6 +117,8 @@ pub struct Terms {
     pub mode: Mode,
     /// What moves its pages; that of the agent's config where it is missing.
     pub actuator: Option<Actuator>,
+    /// What decides on where they belong; that of the agent's config where it is missing.
+    pub policy: Option<PolicyKind>,
     /// What it may have.
     pub limits: Limits,
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    HeatView, Region,
+    HeatView, Outlook, Region,
     cell::{Cell, Decay},
 };
 use crate::{
@@ -21,11 +21,11 @@ use crate::{
 };
 
 /// Touches closer than this belong to one aggregation. DAMON's shortest useful aggregation is twice as long.
-const SAME: Duration = Duration::from_millis(50);
+pub(super) const SAME: Duration = Duration::from_millis(50);
 /// Blocks kept side by side: dense memory costs little over a cell a block, a lone block at most this many cells.
 const CHUNK: u64 = 16;
 /// Blocks nothing was heard of for this long are forgotten: they were unmapped, or left out of monitoring.
-const FORGET: Duration = Duration::from_secs(600);
+pub(super) const FORGET: Duration = Duration::from_secs(600);
 
 /// How heat is learned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -180,6 +180,7 @@ impl HeatMap {
                     idle_s: cell.idle_s(now_ms),
                     on: resident.on.clone(),
                     unmovable: unmovable(resident.pid, resident.range),
+                    outlook: Outlook::default(),
                 }
             })
             .collect();
@@ -240,7 +241,7 @@ impl Process {
 }
 
 /// The mean weight of each block that sorted touches cover, weighted by overlap.
-fn means(touches: &[Touch]) -> Vec<(u64, f32)> {
+pub(super) fn means(touches: &[Touch]) -> Vec<(u64, f32)> {
     let mut parts: Vec<(u64, f64, u64)> = Vec::new();
     for touch in touches {
         let weight = f64::from(touch.weight.min(1.0));

@@ -2,15 +2,19 @@
 //!
 //! Heat is kept per 2 MiB block ([`crate::units::BLOCK`]): DAMON's regions split and merge from one aggregation to the
 //! next, so their own boundaries carry no memory; a fixed grid does, and it is the grain of a huge page and of a move.
+//!
+//! [`HeatMap`] has what is hot now, [`Usage`] what is used over whole training steps, and the step itself.
 
 mod cell;
 mod map;
+mod usage;
 
 use std::{collections::BTreeMap, time::Instant};
 
 pub use map::{HeatMap, HeatStats, Params};
+pub use usage::{MOVE_COST_S, Usage};
 
-use crate::units::{NodeId, Pid, Range};
+use crate::units::{BLOCK, NodeId, Pid, Range};
 
 /// The hotness of one stretch of memory, as the policy sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,6 +33,33 @@ pub struct Region {
     pub on: BTreeMap<NodeId, u64>,
     /// Bytes that the ledger knows cannot move (pinned), a part of `on`.
     pub unmovable: u64,
+    /// What is expected of its use; nothing in a view that was not [foreseen](HeatView::foresee).
+    pub outlook: Outlook,
+}
+
+/// What is expected of a block's use, from whole steps where its job has a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// Seconds of full use in a second, 0 to 1.
+    pub used: f32,
+    /// The variance of that; infinite while too little is known.
+    pub doubt: f32,
+    /// Seconds that it is expected to last.
+    pub stay_s: f32,
+}
+
+impl Default for Outlook {
+    /// Nothing is known.
+    fn default() -> Self {
+        Self { used: 0.0, doubt: f32::INFINITY, stay_s: 0.0 }
+    }
+}
+
+impl Outlook {
+    /// Whether enough is known to go by.
+    pub fn is_known(&self) -> bool {
+        self.doubt.is_finite()
+    }
 }
 
 impl Region {
@@ -45,4 +76,13 @@ pub struct HeatView {
     pub at: Instant,
     /// The regions.
     pub regions: Vec<Region>,
+}
+
+impl HeatView {
+    /// Fills in what a job's usage says of each region.
+    pub fn foresee(&mut self, usage: &Usage) {
+        for region in &mut self.regions {
+            region.outlook = usage.outlook(region.pid, region.range.start / BLOCK, self.at);
+        }
+    }
 }

@@ -126,6 +126,12 @@ fn of_jobs(jobs: &[JobStatus]) -> Vec<Metric> {
             Gauge,
             each(|job| on(job, |on| on.unmovable_bytes)),
         ),
+        Metric(
+            "tensortier_step_seconds",
+            "Length of a training step, where it is known",
+            Gauge,
+            each(|job| job.watched.step.iter().map(|step| (Labels::new(), step.seconds)).collect()),
+        ),
         Metric("tensortier_resident_bytes", "Resident bytes", Gauge, each(|job| on(job, |on| on.resident_bytes))),
         Metric("tensortier_hot_bytes", "Resident bytes that are hot", Gauge, each(|job| on(job, |on| on.hot_bytes))),
         Metric(
@@ -217,7 +223,7 @@ mod tests {
         migrate::Cause,
         observe::{
             status::{Bucket, Calls, Damon, Node},
-            summary::{Moved, OnNode, SchemeMoved, Summary},
+            summary::{LearnedStep, Moved, OnNode, SchemeMoved, Summary},
         },
         policy::Reason,
         units::{NodeId, NodeSet},
@@ -240,6 +246,7 @@ mod tests {
                 bytes: 4096,
             }],
             failed_pages: [(Cause::Busy, 3)].into(),
+            step: Some(LearnedStep { seconds: 12.5, confidence: 0.75, number: 3 }),
             ..Summary::default()
         };
         let buckets = vec![Bucket { up_to: 0.001, count: 2 }, Bucket { up_to: f64::MAX, count: 1 }];
@@ -259,7 +266,10 @@ mod tests {
             paused: true,
             ..Status::default()
         };
-        assert!(status.to_string().contains("node 7: named in the config") && status.to_string().contains("paused:"));
+        let said = status.to_string();
+        for part in ["node 7: named in the config", "paused:", "steps: one every 12.5 s (confidence 0.75), 3 since"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
         let text = text(&status).unwrap();
         let name = "workload=\"a \\\"quoted\\\"\\\\ name\"";
         for line in [
@@ -267,6 +277,7 @@ mod tests {
             format!("tensortier_migrated_pages_total{{{name},from=\"2\",to=\"0\",reason=\"damos_migrate_hot\"}} 1"),
             format!("tensortier_migrate_failed_pages_total{{{name},cause=\"busy\"}} 3"),
             format!("tensortier_resident_bytes{{{name},node=\"2\"}} 10"),
+            format!("tensortier_step_seconds{{{name}}} 12.5"),
             format!("tensortier_faults_total{{{name},node=\"2\",kind=\"user\"}} 7"),
             format!("tensortier_migrate_call_seconds_count{{{name}}} 3"),
             format!("tensortier_migrate_call_seconds_bucket{{le=\"0.001\",{name}}} 2"),

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::summary::{Cost, Kernel, Source, Summary};
 use crate::{
-    config::Actuator,
+    config::{Actuator, PolicyKind},
     job::cgroup::Limit,
     policy::Limits,
     units::{NodeId, NodeSet, Pid, show_bytes},
@@ -114,6 +114,8 @@ pub struct JobStatus {
     pub state: State,
     /// What moves its pages.
     pub actuator: Actuator,
+    /// What decides on where they belong.
+    pub policy: PolicyKind,
     /// What it may have.
     pub limits: Limits,
     /// What its control groups, and those above them, let it have: of all nodes together.
@@ -192,6 +194,9 @@ impl fmt::Display for Status {
             let progress = job.watched.progress.to_string();
             if !progress.is_empty() {
                 writeln!(notes, "{}: {progress}", job.name)?;
+            }
+            if let Some(step) = job.watched.step {
+                writeln!(notes, "{}: steps: {step}", job.name)?;
             }
             for note in &job.notes {
                 writeln!(notes, "{}: {note}", job.name)?;

@@ -74,12 +74,32 @@ pub struct Summary {
     pub events_lost: BTreeMap<String, u64>,
     /// Whether moving helped.
     pub progress: Progress,
+    /// Its training step; `None` where none is known.
+    pub step: Option<LearnedStep>,
     /// Where accesses were seen.
     pub sources: Vec<Source>,
     /// What the agent cost.
     pub cost: Cost,
     /// The kernel's own counters over the run, this host's whole.
     pub kernel: Kernel,
+}
+
+/// A job's training step, learned from what it touches.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearnedStep {
+    /// Mean time from one step's beginning to the next one's.
+    pub seconds: f64,
+    /// Share of the beginnings of use that came a step after one before, 0 to 1.
+    pub confidence: f64,
+    /// Steps since it is known.
+    pub number: u64,
+}
+
+impl fmt::Display for LearnedStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seconds, confidence, number } = self;
+        write!(f, "one every {seconds:.1} s (confidence {confidence:.2}), {number} since that is known")
+    }
 }
 
 /// What is on one node.

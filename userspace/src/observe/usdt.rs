@@ -12,11 +12,12 @@ use std::{
 };
 
 use serde::Serialize;
+use tensortier_replay::step::Step;
 
 use crate::{
     migrate::Outcome,
     policy::{Move, Plan, Reason},
-    units::PAGE,
+    units::{PAGE, Pid},
 };
 
 /// The provider's name. perf calls its probes `sdt_tensortier:NAME`.
@@ -34,7 +35,7 @@ pub struct Probe {
 }
 
 /// Every probe of this program.
-pub const PROBES: [Probe; 7] = [
+pub const PROBES: [Probe; 8] = [
     Probe {
         name: "migrate_start",
         meaning: "a move begins",
@@ -70,13 +71,18 @@ pub const PROBES: [Probe; 7] = [
         meaning: "a source lost events since it was last asked",
         arguments: &["source id", "count"],
     },
+    Probe {
+        name: "step",
+        meaning: "a step of a job began, by the period that was learned; the pid is the job's first",
+        arguments: &["pid", "step number", "period ns", "confidence in thousandths"],
+    },
 ];
 
 /// The sources of `events_lost` by id, from 1; 0 is a source that has none.
 pub const SOURCES: [&str; 7] = ["faults", "damon", "damon late", "job events", "migrations", "heat", "missed"];
 
 /// The reasons of `migrate_start` and `migrate_done` by id, from 1.
-pub const REASONS: [&str; 5] = ["hot", "make_room", "headroom", "drain", "budget"];
+pub const REASONS: [&str; 6] = ["hot", "make_room", "headroom", "drain", "budget", "spread"];
 
 /// How often each probe was reached, in the order of [`PROBES`].
 static REACHED: [AtomicU64; PROBES.len()] = [const { AtomicU64::new(0) }; PROBES.len()];
@@ -108,7 +114,7 @@ pub fn moved(outcome: &Outcome) {
     match outcome.asked.reason {
         _ if outcome.moved == 0 => {}
         Reason::Hot => promote(outcome, heat),
-        Reason::MakeRoom | Reason::Headroom | Reason::Budget => demote(outcome, heat),
+        Reason::MakeRoom | Reason::Headroom | Reason::Budget | Reason::Spread => demote(outcome, heat),
         Reason::Drain => {}
     }
 }
@@ -166,6 +172,14 @@ fn events_lost(source: usize, count: u64) {
     probe::probe!(tensortier, events_lost, source, count);
 }
 
+/// A step began, by the period that was learned. Counted from where that became known.
+#[inline(never)]
+pub fn step(pid: Pid, number: u64, step: Step) {
+    reach("step");
+    let confidence = (step.confidence * 1000.0) as i64;
+    probe::probe!(tensortier, step, pid.0, number, step.period, confidence);
+}
+
 /// Fires `events_lost` for what was lost since the last time.
 #[derive(Debug, Default)]
 pub struct EventsLost(BTreeMap<String, u64>);
@@ -212,7 +226,7 @@ mod tests {
 
     #[test]
     fn reasons_are_named_by_their_numbers() {
-        let all = [Reason::Hot, Reason::MakeRoom, Reason::Headroom, Reason::Drain, Reason::Budget];
+        let all = [Reason::Hot, Reason::MakeRoom, Reason::Headroom, Reason::Drain, Reason::Budget, Reason::Spread];
         for (reason, at) in all.into_iter().zip(1..) {
             assert_eq!(serde_json::json!(reason), REASONS[at - 1]);
             assert_eq!(reason as usize, at);

@@ -13,6 +13,7 @@ impl fmt::Display for Reason {
             Self::Headroom => "cold, and free memory is under the headroom",
             Self::Drain => "its node is being drained",
             Self::Budget => "over what its job may have in DRAM",
+            Self::Spread => "used so much that both tiers together are faster",
         })
     }
 }
@@ -25,6 +26,7 @@ impl fmt::Display for HeldBack {
             Self::Unmovable => "pinned, or refused too often",
             Self::Unproven => "looked at too few times to judge",
             Self::Budget => "over this decision's budget; looked at again next time",
+            Self::Spread => "the top tier serves as much as it should",
         })
     }
 }

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::spread::Speeds;
 use crate::units::{BLOCK, NodeId, Pid, Range};
 
 /// A node whose memory takes part in tiering.
@@ -22,7 +23,7 @@ pub struct Node {
 
 /// The nodes by tier. A node that is in neither list, such as a GPU's memory, is never touched: nothing on it moves
 /// and nothing moves to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tiers {
     /// The top tier (DRAM).
     pub top: Vec<Node>,
@@ -32,6 +33,10 @@ pub struct Tiers {
     pub distance: BTreeMap<(NodeId, NodeId), u32>,
     /// The top node nearest a process's CPUs and GPU, where that is known.
     pub preferred: BTreeMap<Pid, NodeId>,
+    /// The least that was free on a top node in the last while, where that is known: room that is not wanted again soon.
+    pub lasting: BTreeMap<NodeId, u64>,
+    /// What the tiers can do, where a policy may ask for it.
+    pub speeds: Option<Speeds>,
 }
 
 impl Tiers {

@@ -1,17 +1,27 @@
 //! Policies: pure functions from what is known to what should move. No clock, no system call, no state of their own,
 //! so that any decision can be replayed and printed (`--dry-run`).
+//!
+//! The policies differ in what a block is worth ([`worth`]) and in how much of the traffic the top tier should serve
+//! ([`spread`]); what is moved for that, and what never is, is the same for all of them ([`planner`]). [`share`] has whose
+//! the top tier is.
 
 mod explain;
-pub mod hotness;
 mod input;
+mod planner;
+mod rule;
 pub mod share;
+pub mod spread;
+mod worth;
 
 use std::collections::BTreeMap;
 
 pub use explain::explain;
 pub use input::{Budget, LastMove, Node, Recent, Tiers};
+pub use rule::Rule;
 use serde::{Deserialize, Serialize};
 pub use share::Limits;
+pub use spread::{Speed, Speeds, Spread};
+pub use worth::Evidence;
 
 use crate::units::{NodeId, Pid, Range};
 
@@ -30,6 +40,8 @@ pub enum Reason {
     Drain = 4,
     /// Over its job's budget, or in the room of a job that is served first.
     Budget = 5,
+    /// Used so much that the top tier alone would be the slower one.
+    Spread = 6,
 }
 
 /// One range to move from one node to another.
@@ -76,4 +88,9 @@ pub enum HeldBack {
     Unproven,
     /// A budget of this decision (bytes a tick) was used up; it will be looked at again.
     Budget,
+    /// The top tier serves as much as it should.
+    Spread,
 }
+
+#[cfg(test)]
+mod simulation;

@@ -2,8 +2,8 @@ use std::time::Instant;
 
 use super::*;
 use crate::{
-    hotness::Region,
-    policy::{Budget, HeldBack, Recent, hotness::Rule},
+    hotness::{Outlook, Region},
+    policy::{Budget, HeldBack, Recent, Rule},
     units::{NodeSet, Pid, Range},
 };
 
@@ -21,6 +21,7 @@ fn blocks(pid: u32, at: u64, count: u64, heat: f32, node: NodeId) -> Vec<Region>
         idle_s: 0.0,
         on: [(node, BLOCK)].into(),
         unmovable: 0,
+        outlook: Outlook::default(),
     };
     (0..count).map(region).collect()
 }

@@ -229,13 +229,16 @@ fn budgets_and_priorities_are_shown_and_checked() {
     let place = Place::new();
     let _agent = place.agent();
     let sleeper = Sleeper::start(4242);
-    let words = ["attach", "--dram-budget", "64MiB", "--cxl-budget", "1G", "--priority", "-3", &sleeper.pid()];
-    assert_eq!(place.ran(&words).0, 0);
+    let words = ["attach", "--dram-budget", "64MiB", "--cxl-budget", "1G", "--priority", "-3", "--policy", "step"];
+    assert_eq!(place.ran(&[&words[..], &[sleeper.pid().as_str()]].concat()).0, 0);
+    assert_eq!(place.jobs()[0]["policy"], "step");
     let limits = &place.jobs()[0]["limits"];
     assert_eq!(*limits, serde_json::json!({"dram_bytes": 64 << 20, "cxl_bytes": 1 << 30, "priority": -3}));
     let (code, _, err) = place.ran(&["attach", "--actuator", "both", &sleeper.pid()]);
     assert_eq!(code, 2, "{err}");
     assert!(err.contains("move_pages or damos"), "{err}");
+    let (code, _, err) = place.ran(&["attach", "--policy", "best", &sleeper.pid()]);
+    assert!(code == 2 && err.contains("bandwidth or balance"), "{err}");
     let (code, _, err) = place.ran(&["attach", "--priority", "21", &Sleeper::start(4242).pid()]);
     assert!(code == 2 && err.contains("-20 and 20"), "{err}");
     assert_eq!(place.ran(&["attach", ""]).0, 2, "not the whole machine");

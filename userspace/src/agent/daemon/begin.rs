@@ -111,9 +111,10 @@ impl Daemon {
             self.agent.jobs.room_for(peer.user)?;
         }
         let attached = origin != Origin::Run;
-        let Terms { mode, limits, .. } = terms;
+        let Terms { mode, policy, limits, .. } = terms;
         let actuator = terms.actuator.unwrap_or(self.agent.config.migrate.actuator);
-        let asked = Ask { pids: pids.iter().copied().collect(), name, user, origin, mode, actuator, limits };
+        let pids_asked = pids.iter().copied().collect();
+        let asked = Ask { pids: pids_asked, name, user, origin, mode, actuator, policy, limits };
         let job = self.agent.add_job(asked, client).map_err(text)?;
         // Held by a pidfd now: that it was the owner's when it was asked for says nothing if its number was used again.
         if peer.may_administer().is_err() && pids.iter().any(|pid| !self.is_of(*pid, peer.user)) {

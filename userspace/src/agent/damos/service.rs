@@ -146,7 +146,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::{
-        hotness::Region,
+        hotness::{Outlook, Region},
         source::damon::{Intervals, schemes::Scheme},
         units::{Pid, Range},
     };
@@ -178,6 +178,7 @@ mod tests {
             idle_s: 0.0,
             on: [(SLOW, hot_bytes)].into(),
             unmovable: 0,
+            outlook: Outlook::default(),
         };
         HeatView { at: Instant::now(), regions: vec![region] }
     }

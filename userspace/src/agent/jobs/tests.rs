@@ -13,6 +13,7 @@ fn add_of(jobs: &mut Jobs, user: u32) -> Option<(u64, JobId)> {
         origin: Origin::Run,
         mode: Mode::Watch,
         actuator: Actuator::MovePages,
+        policy: None,
         limits: Limits::default(),
     };
     let job = jobs.add(asked, Rules::default(), Before::default(), Instant::now())?;

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::{LastMove, Node};
+use crate::{
+    hotness::Outlook,
+    policy::{Evidence, LastMove, Node, Speed, Speeds, Spread},
+};
 
 const TOP: [NodeId; 2] = [NodeId(0), NodeId(3)];
 const LOW: [NodeId; 2] = [NodeId(2), NodeId(5)];
@@ -13,7 +16,16 @@ const GPU: NodeId = NodeId(9);
 
 fn block(n: u64, heat: f32, on: &[(NodeId, u64)]) -> Region {
     let range = Range::new(n * BLOCK, (n + 1) * BLOCK);
-    Region { pid: Pid(1), range, heat, seen: 9, idle_s: 1.0, on: on.iter().copied().collect(), unmovable: 0 }
+    Region {
+        pid: Pid(1),
+        range,
+        heat,
+        seen: 9,
+        idle_s: 1.0,
+        on: on.iter().copied().collect(),
+        unmovable: 0,
+        outlook: Outlook::default(),
+    }
 }
 
 fn whole(n: u64, heat: f32, on: NodeId) -> Region {
@@ -28,12 +40,16 @@ fn tiers(free: [u64; 4]) -> Tiers {
         top: vec![node(TOP[0], free[0]), node(TOP[1], free[1])],
         lower: vec![node(LOW[0], free[2]), node(LOW[1], free[3])],
         distance: distance.into_iter().map(|(a, b, far)| ((NodeId(a), NodeId(b)), far)).collect(),
-        preferred: BTreeMap::new(),
+        ..Tiers::default()
     }
 }
 
 fn plan(regions: Vec<Region>, tiers: &Tiers, memory: &Recent) -> Plan {
-    decide(&HeatView { at: Instant::now(), regions }, tiers, &Budget { plan: 1, bytes: 1 << 40 }, memory)
+    plan_by(&Rule::default(), regions, tiers, memory)
+}
+
+fn plan_by(rule: &Rule, regions: Vec<Region>, tiers: &Tiers, memory: &Recent) -> Plan {
+    rule.decide(&HeatView { at: Instant::now(), regions }, tiers, &Budget { plan: 1, bytes: 1 << 40 }, memory)
 }
 
 fn brief(plan: &Plan) -> Vec<(u64, u64, u32, u32, Reason)> {
@@ -123,13 +139,107 @@ fn a_block_does_not_go_back_soon_unless_its_heat_changed_decisively() {
     };
     let moves = |heat, memory: Recent| {
         let view = HeatView { at: now, regions: vec![whole(8, heat, LOW[0])] };
-        decide(&view, &tiers([9, 9, 9, 9]), &Budget { plan: 1, bytes: 1 << 30 }, &memory).moves.len()
+        Rule::default().decide(&view, &tiers([9, 9, 9, 9]), &Budget { plan: 1, bytes: 1 << 30 }, &memory).moves.len()
     };
     assert_eq!(moves(0.4, demoted(5, 0.1, 0)), 0);
     assert_eq!(moves(0.4, demoted(11, 0.1, 0)), 1, "after the hold");
     assert_eq!(moves(0.4, demoted(11, 0.1, 1)), 0, "the hold doubles");
     assert_eq!(moves(0.7, demoted(5, 0.1, 0)), 1, "decisive");
     assert_eq!(moves(0.4, demoted(5000, 0.1, 4)), 0, "an offender must gain more");
+}
+
+fn sure(used: f32, stay_s: f32) -> Outlook {
+    Outlook { used, doubt: 0.0, stay_s }
+}
+
+fn used(n: u64, outlook: Outlook, on: NodeId) -> Region {
+    Region { outlook, ..whole(n, 0.0, on) }
+}
+
+const STEPS: Rule = Rule { evidence: Evidence::Usage, ..RULE };
+const RULE: Rule = Rule {
+    evidence: Evidence::Heat,
+    spread: Spread::None,
+    promote_heat: 0.1,
+    gives_back: false,
+    min_seen: 2,
+    young_seen: 5,
+    young_share: 0.05,
+    margin: 0.25,
+    stay_s: 10.0,
+    move_cost_s: 0.5,
+    decisive: 0.5,
+};
+const SPEEDS: Speeds = Speeds {
+    top: Speed { bytes_per_s: 0.8e9, latency_ns: 100.0 },
+    lower: Speed { bytes_per_s: 0.2e9, latency_ns: 250.0 },
+    looks_per_s: 20.0,
+};
+
+#[test]
+fn by_use_over_steps_a_little_more_use_for_long_is_worth_a_move_and_what_is_in_doubt_is_not() {
+    let none = Recent::default();
+    // 0.002 of the time for half an hour is 3.6 s of use; a swap costs one.
+    let above = |outlook| used(0, outlook, TOP[0]);
+    let moves = |outlook| {
+        let regions = vec![above(sure(0.001, 1800.0)), used(8, outlook, LOW[0])];
+        brief(&plan_by(&STEPS, regions, &tiers([0, 0, 9, 9]), &none))
+    };
+    let swap = [(0, 1, 0, 2, Reason::MakeRoom), (8, 1, 2, 0, Reason::Hot)];
+    assert_eq!(moves(sure(0.003, 1800.0)), swap);
+    assert_eq!(moves(sure(0.003, 400.0)), [], "it does not last");
+    assert_eq!(moves(sure(0.0011, 1800.0)), [], "it is within the margin");
+    assert_eq!(moves(Outlook { doubt: 1e-6, ..sure(0.003, 1800.0) }), [], "two deviations are all of it");
+    assert_eq!(moves(Outlook::default()), [], "nothing is known of it");
+    let by_heat = vec![whole(0, 0.02, TOP[0]), used(8, sure(0.9, 1800.0), LOW[0])];
+    assert_eq!(brief(&plan_by(&STEPS, by_heat, &tiers([0, 0, 9, 9]), &none)), swap, "a victim is cold by its heat");
+}
+
+#[test]
+fn among_many_a_difference_by_chance_moves_nothing() {
+    let none = Recent::default();
+    let spread = |n: u64, deviations: f32| {
+        let outlook = Outlook { doubt: 1e-4, ..sure(0.05 + 0.01 * deviations, 1800.0) };
+        used(n, outlook, if n < 500 { TOP[0] } else { LOW[0] })
+    };
+    let regions: Vec<Region> = (0..1000).map(|n| spread(n, (n % 7) as f32 - 3.0)).collect();
+    assert_eq!(brief(&plan_by(&STEPS, regions, &tiers([0, 0, 99, 99]), &none)), []);
+    let two = vec![spread(0, -3.0), spread(500, 3.0)];
+    assert_eq!(plan_by(&STEPS, two, &tiers([0, 0, 9, 9]), &none).moves.len(), 2, "of two blocks it is no chance");
+}
+
+#[test]
+fn what_is_used_once_a_step_takes_only_room_that_lasts() {
+    let none = Recent::default();
+    let regions = || vec![used(8, sure(0.01, 1800.0), LOW[0]), used(20, sure(0.5, 1800.0), LOW[0])];
+    let mut short = tiers([5, 0, 9, 9]);
+    short.lasting = BTreeMap::from([(TOP[0], BLOCK)]);
+    assert_eq!(brief(&plan_by(&STEPS, regions(), &short, &none)), [(20, 1, 2, 0, Reason::Hot)]);
+    short.lasting = BTreeMap::from([(TOP[0], 9 * BLOCK)]);
+    assert_eq!(plan_by(&STEPS, regions(), &short, &none).moves.len(), 2);
+}
+
+#[test]
+fn a_loaded_top_tier_gives_up_the_fewest_bytes_that_balance_it_and_takes_no_more() {
+    let none = Recent::default();
+    // 20 looks a second that find a half used are 13.9 passes: 29 MB a second of a block.
+    let regions: Vec<Region> = (0..30).map(|n| Region { heat: 0.5, ..used(n, sure(0.5, 99.0), TOP[0]) }).collect();
+    let mut loaded = tiers([9, 0, 99, 99]);
+    loaded.speeds = Some(SPEEDS);
+    let rule = |spread| Rule { spread, ..STEPS };
+    let plan = plan_by(&rule(Spread::Bandwidth), regions.clone(), &loaded, &none);
+    let left: u64 = plan.moves.iter().filter(|step| step.reason == Reason::Spread).map(|step| step.bytes / BLOCK).sum();
+    assert!(
+        (3..=6).contains(&left) && plan.moves.len() == 1,
+        "a fifth is too much, a tenth of the rest is left: {plan:?}"
+    );
+    assert_eq!(brief(&plan_by(&rule(Spread::None), regions.clone(), &loaded, &none)), []);
+    let few = regions[..9].to_vec();
+    assert_eq!(brief(&plan_by(&rule(Spread::Loaded), few, &loaded, &none)), [], "under half of its rate");
+    let mut below = regions;
+    below.push(Region { heat: 0.5, ..used(50, sure(0.5, 99.0), LOW[0]) });
+    let plan = plan_by(&rule(Spread::Loaded), below, &loaded, &none);
+    assert!(plan.held_back.contains_key(&HeldBack::Spread) && plan.moves.iter().all(|step| step.reason != Reason::Hot));
 }
 
 /// Heat, aggregations seen, pages by node, and 0 for one pinned page.
@@ -144,7 +254,8 @@ fn regions() -> impl Strategy<Value = Vec<Region>> {
             let share = parts.len() as u64;
             let on: Vec<(NodeId, u64)> =
                 parts.into_iter().map(|(node, pages)| (nodes[node], pages.div_ceil(share) * 4096)).collect();
-            Region { seen, unmovable: if pinned == 0 { 4096 } else { 0 }, ..block(n as u64, heat, &on) }
+            let outlook = if pinned == 7 { Outlook::default() } else { sure(heat, 100.0) };
+            Region { seen, unmovable: if pinned == 0 { 4096 } else { 0 }, outlook, ..block(n as u64, heat, &on) }
         };
         blocks.into_iter().enumerate().map(region).collect()
     })
@@ -159,11 +270,15 @@ proptest! {
         free in prop::array::uniform4(0u64..40),
         headroom in 0u64..12,
         budget in 0u64..200,
+        evidence in prop::sample::select(vec![Evidence::Heat, Evidence::Usage]),
+        spread in prop::sample::select(vec![Spread::None, Spread::Loaded, Spread::Bandwidth, Spread::Latency]),
     ) {
         let mut tiers = tiers(free);
         tiers.top[0].headroom = headroom * BLOCK;
         let view = HeatView { at: Instant::now(), regions };
-        let plan = decide(&view, &tiers, &Budget { plan: 4, bytes: budget * BLOCK }, &Recent::default());
+        tiers.speeds = Some(SPEEDS);
+        let rule = Rule { evidence, spread, ..Rule::default() };
+        let plan = rule.decide(&view, &tiers, &Budget { plan: 4, bytes: budget * BLOCK }, &Recent::default());
         prop_assert!(plan.moves.iter().map(|step| step.bytes).sum::<u64>() <= budget * BLOCK);
         let nodes = tiers.top.iter().chain(&tiers.lower);
         let mut room: BTreeMap<NodeId, i64> =

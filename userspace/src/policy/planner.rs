@@ -1,30 +1,35 @@
-//! The `hotness` policy: fill the top tier with the hottest bytes, and move nothing that does not pay.
+//! Which blocks move, by what a policy says that each is worth ([`super::worth`]): fill the top tier with what is worth
+//! most, and move nothing that does not pay.
 //!
 //! **Threshold.** With `C` bytes of the top tier open to the jobs (what they have there, and what is free over the
-//! headroom), the best placement under equal access costs is the `C` bytes of greatest heat: the capacity threshold of
+//! headroom), the best placement under equal access costs is the `C` bytes of greatest worth: the capacity threshold of
 //! MEMTIS (Lee et al., SOSP '23, section 4.2), there taken from a histogram, here from the sorted blocks themselves. It is
-//! reached by taking candidates below hottest first against victims above coldest first until they meet.
+//! reached by taking candidates below, those worth most first, against victims above, those worth least first, until
+//! they meet.
 //!
-//! **Benefit against cost** (ours). Heat is the share of samples that found a page used, so a block moved up gains in
-//! proportion to `heat · stay`, `stay` being the seconds that it is expected to stay so hot. A move costs as much as
-//! [`Rule::move_cost_s`] seconds of full use. A block moves into free room where
+//! **Benefit against cost** (ours). Heat, and use over steps, are shares of the samples that found a page used, so a
+//! block moved up gains in proportion to `used · stay`, `stay` being the seconds that it is expected to stay so. A move
+//! costs as much as [`Rule::move_cost_s`] seconds of full use. A block moves into free room where
 //!
 //! ```text
-//! heat ≥ promote_heat    and    heat · stay ≥ move_cost_s
+//! used · stay ≥ move_cost_s              and, by heat, heat ≥ promote_heat
 //! ```
 //!
 //! and takes a victim's place, which costs two moves, where
 //!
 //! ```text
-//! heat ≥ (1 + margin) · victim    and    (heat - victim) · stay ≥ 2 · move_cost_s
+//! used ≥ (1 + margin) · victim    and    (used - victim) · stay ≥ 2 · move_cost_s
 //! ```
 //!
-//! **Going back.** A block that moved less than its hold ago does not go back, unless its heat has changed by
+//! less what is in doubt. What is used less than `promote_heat` takes only room that has long been free
+//! ([`Tiers::lasting`]): what a step gives back the next one wants again.
+//!
+//! **Going back.** A block that moved less than its hold ago does not go back, unless its worth has changed by
 //! [`Rule::decisive`] since. Each time it does go back soon, its hold doubles and its expected stay halves.
 //!
-//! **Headroom.** Where less than the headroom is free, the coldest blocks leave until it is, and an eighth more; never
-//! one of `promote_heat` or hotter, which would be promoted again. It waits while more than [`Rule::young_share`] of the
-//! memory is young (ours): a job that is still filling its memory takes at once whatever is freed.
+//! **Headroom.** Where less than the headroom is free, the blocks worth least leave until it is, and an eighth more;
+//! never one of `promote_heat` or hotter, which would be promoted again. It waits while more than [`Rule::young_share`] of
+//! the memory is young (ours): a job that is still filling its memory takes at once whatever is freed.
 //!
 //! **Order.** The plan is cut into slices: the demotions that a few promotions need, then those promotions. Room is
 //! made just in time, so a plan that is cut short has demoted little in vain; within a slice neighbours join into one
@@ -37,7 +42,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::{Budget, HeldBack, Move, Plan, Reason, Recent, Tiers};
+use super::{Budget, HeldBack, Move, Plan, Reason, Recent, Rule, Tiers, spread::Balance, worth::Worth};
 use crate::{
     hotness::{HeatView, Region},
     units::{BLOCK, NodeId, Pid, Range},
@@ -48,66 +53,13 @@ const SLICE: u64 = 8 * BLOCK;
 /// Longest range that neighbours join into.
 const JOINED: u64 = 16 * BLOCK;
 
-/// The thresholds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rule {
-    /// Colder blocks are never promoted.
-    pub promote_heat: f32,
-    /// Aggregations that must have looked at a block before it moves.
-    pub min_seen: u32,
-    /// A block is young until so many aggregations have looked at it.
-    pub young_seen: u32,
-    /// With a larger share of the bytes young the jobs are growing.
-    pub young_share: f64,
-    /// How much hotter than its victim a block must be, as a share of the victim's heat.
-    pub margin: f32,
-    /// Seconds that a block is expected to stay as hot as it is.
-    pub stay_s: f32,
-    /// Seconds of full use that one move costs.
-    pub move_cost_s: f32,
-    /// A change of heat that lets a block go back at once.
-    pub decisive: f32,
-}
-
-impl Default for Rule {
-    fn default() -> Self {
-        Self {
-            promote_heat: 0.1,
-            min_seen: 2,
-            young_seen: 5,
-            young_share: 0.05,
-            margin: 0.25,
-            stay_s: 10.0,
-            move_cost_s: 0.5,
-            decisive: 0.5,
-        }
-    }
-}
-
-/// What should move now, by the default rule.
-pub fn decide(view: &HeatView, tiers: &Tiers, budget: &Budget, memory: &Recent) -> Plan {
-    Rule::default().decide(view, tiers, budget, memory)
-}
-
-impl Rule {
-    /// What should move now.
-    pub fn decide(&self, view: &HeatView, tiers: &Tiers, budget: &Budget, memory: &Recent) -> Plan {
-        let mut planner = Planner::new(self, view, tiers, budget, memory);
-        planner.restore_headroom();
-        for candidate in planner.candidates() {
-            planner.promote(candidate);
-        }
-        planner.end_slice();
-        Plan { id: budget.plan, moves: planner.moves, held_back: planner.held_back }
-    }
-}
-
-/// A region and one of the nodes that it has bytes on.
+/// A region, one of the nodes that it has bytes on, and what it is worth.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     region: &'a Region,
     node: NodeId,
     bytes: u64,
+    worth: Worth,
 }
 
 impl Part<'_> {
@@ -116,20 +68,25 @@ impl Part<'_> {
     }
 }
 
-struct Planner<'a> {
+/// A plan as it grows.
+pub(super) struct Planner<'a> {
     rule: &'a Rule,
     view: &'a HeatView,
     tiers: &'a Tiers,
     memory: &'a Recent,
-    /// Bytes over the headroom of each node, as the moves so far leave it.
+    /// Bytes over the headroom of each node, as the moves so far leave it, and those of them that were long free.
     room: BTreeMap<NodeId, i64>,
+    lasting: BTreeMap<NodeId, i64>,
     /// Room that the slice's promotions free below.
     freed: BTreeMap<NodeId, i64>,
     /// What may leave each top node, hottest first: the next victim is the last.
     victims: BTreeMap<NodeId, Vec<Part<'a>>>,
     /// Regions with a move in the plan; a block with bytes on both tiers is a candidate and a victim, but moves once.
     moved: BTreeSet<(Pid, Range)>,
+    id: u64,
     budget: u64,
+    /// The traffic of the top tier, where it should not serve all.
+    balance: Option<Balance>,
     demotions: Vec<Move>,
     promotions: Vec<Move>,
     moves: Vec<Move>,
@@ -137,10 +94,13 @@ struct Planner<'a> {
 }
 
 impl<'a> Planner<'a> {
-    fn new(rule: &'a Rule, view: &'a HeatView, tiers: &'a Tiers, budget: &Budget, memory: &'a Recent) -> Self {
+    pub fn new(rule: &'a Rule, view: &'a HeatView, tiers: &'a Tiers, budget: &Budget, memory: &'a Recent) -> Self {
         let room =
             tiers.top.iter().chain(&tiers.lower).map(|node| (node.id, signed(node.free) - signed(node.headroom)));
+        let lasting = (tiers.top.iter())
+            .filter_map(|node| Some((node.id, signed(*tiers.lasting.get(&node.id)?) - signed(node.headroom))));
         let mut planner = Self {
+            lasting: lasting.collect(),
             rule,
             view,
             tiers,
@@ -149,7 +109,9 @@ impl<'a> Planner<'a> {
             freed: BTreeMap::new(),
             victims: BTreeMap::new(),
             moved: BTreeSet::new(),
+            id: budget.plan,
             budget: budget.bytes,
+            balance: Balance::new(rule.spread, view, tiers),
             demotions: Vec::new(),
             promotions: Vec::new(),
             moves: Vec::new(),
@@ -161,37 +123,50 @@ impl<'a> Planner<'a> {
         planner
     }
 
+    pub fn plan(mut self) -> Plan {
+        self.restore_headroom();
+        self.spread();
+        for candidate in self.candidates() {
+            self.promote(candidate);
+        }
+        self.end_slice();
+        Plan { id: self.id, moves: self.moves, held_back: self.held_back }
+    }
+
     fn victims_on(&self, node: NodeId) -> Vec<Part<'a>> {
         let mut victims: Vec<Part> = (self.view.regions.iter())
             .filter(|region| region.unmovable == 0 && region.seen >= self.rule.min_seen)
-            .filter_map(|region| part(region, node))
-            .filter(|victim| !self.goes_back(victim.region, false))
+            .filter_map(|region| self.part(region, node))
+            .filter(|victim| !self.goes_back(victim, false))
             .collect();
         victims.sort_by(|a, b| {
-            let (a, b) = (a.region, b.region);
-            b.heat.total_cmp(&a.heat).then(a.idle_s.total_cmp(&b.idle_s)).then((b.pid, b.range).cmp(&(a.pid, a.range)))
+            let order = b.worth.used.total_cmp(&a.worth.used);
+            order.then(a.region.idle_s.total_cmp(&b.region.idle_s)).then(b.key().cmp(&a.key()))
         });
         victims
     }
 
-    /// Hot parts on lower nodes that may move, hottest first. Of a block on several lower nodes only the largest part:
-    /// a block moves once in a plan.
+    /// Parts on lower nodes that may move and are worth it, those worth most first. Of a block on several lower nodes
+    /// only the largest part: a block moves once in a plan.
     fn candidates(&mut self) -> Vec<Part<'a>> {
         let mut candidates = Vec::new();
-        for region in self.view.regions.iter().filter(|region| region.heat >= self.rule.promote_heat) {
-            let parts = self.tiers.lower.iter().filter_map(|node| part(region, node.id));
+        for region in &self.view.regions {
+            let parts = self.tiers.lower.iter().filter_map(|node| self.part(region, node.id));
             let Some(candidate) = parts.max_by_key(|part| (part.bytes, Reverse(part.node))) else { continue };
+            if self.rule.gives_back || !self.rule.is_worth_it(&candidate.worth) {
+                continue;
+            }
             if region.unmovable > 0 {
                 self.hold_back(HeldBack::Unmovable, candidate.bytes);
-            } else if region.seen < self.rule.min_seen {
+            } else if region.seen < self.rule.min_seen || !candidate.worth.proven {
                 self.hold_back(HeldBack::Unproven, candidate.bytes);
-            } else if self.goes_back(region, true) || !self.pays(region, region.heat, 1) {
+            } else if self.goes_back(&candidate, true) || !self.pays(&candidate, None) {
                 self.hold_back(HeldBack::PingPong, candidate.bytes);
             } else {
                 candidates.push(candidate);
             }
         }
-        candidates.sort_by(|a, b| b.region.heat.total_cmp(&a.region.heat));
+        candidates.sort_by(|a, b| b.worth.used.total_cmp(&a.worth.used));
         candidates
     }
 
@@ -209,7 +184,7 @@ impl<'a> Planner<'a> {
             let mut wanted = short + signed(node.headroom / 8);
             while wanted > 0 {
                 let Some(victim) = self.next_victim(node.id) else { break };
-                if victim.region.heat >= self.rule.promote_heat {
+                if victim.worth.used >= self.rule.promote_heat && !self.rule.gives_back {
                     break;
                 }
                 let Some(to) = self.below(node.id, victim.bytes, &BTreeMap::new()) else {
@@ -226,17 +201,33 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Sends down what is used most, where the top tier serves more than it should: the fewest bytes for the traffic.
+    fn spread(&mut self) {
+        for victim in self.victims.values().flatten().copied().collect::<Vec<_>>() {
+            let Some(balance) = self.balance.filter(Balance::is_over) else { return };
+            if !balance.may_leave(victim.region, victim.bytes) || self.moved.contains(&victim.key()) {
+                continue;
+            }
+            if victim.bytes > self.budget {
+                return self.hold_back(HeldBack::Budget, victim.bytes);
+            }
+            let Some(to) = self.below(victim.node, victim.bytes, &BTreeMap::new()) else { return };
+            self.demote(victim, to, Reason::Spread);
+        }
+    }
+
     fn promote(&mut self, candidate: Part<'a>) {
         if self.moved.contains(&candidate.key()) {
             return;
+        }
+        if self.balance.is_some_and(|balance| !balance.has_room(candidate.region, candidate.bytes)) {
+            return self.hold_back(HeldBack::Spread, candidate.bytes);
         }
         if candidate.bytes > self.budget {
             return self.hold_back(HeldBack::Budget, candidate.bytes);
         }
         let tops = self.tiers.top_for(candidate.region.pid, candidate.node);
-        let fits =
-            |planner: &Self, to: &NodeId| planner.room.get(to).is_some_and(|room| *room >= signed(candidate.bytes));
-        if let Some(to) = tops.iter().find(|to| fits(self, to)) {
+        if let Some(to) = tops.iter().find(|to| self.fits(&candidate, **to)) {
             return self.push_promotion(candidate, *to);
         }
         for to in tops {
@@ -259,7 +250,15 @@ impl<'a> Planner<'a> {
         self.hold_back(HeldBack::NoRoom, candidate.bytes);
     }
 
-    /// The coldest blocks on `top` whose leaving makes room for `candidate`, and where they go, if all are cold enough.
+    /// Whether there is room for it that it may take.
+    fn fits(&self, candidate: &Part<'a>, to: NodeId) -> bool {
+        let enough = |room: &i64| *room >= signed(candidate.bytes);
+        let hot = candidate.worth.used >= self.rule.promote_heat;
+        self.room.get(&to).is_some_and(enough) && (hot || self.lasting.get(&to).is_none_or(enough))
+    }
+
+    /// The blocks on `top` worth least whose leaving makes room for `candidate`, and where they go, if all are worth
+    /// little enough.
     fn victims_for(&mut self, candidate: Part<'a>, top: NodeId) -> Option<Vec<(Part<'a>, NodeId)>> {
         self.next_victim(top)?;
         let mut short = signed(candidate.bytes) - self.room.get(&top)?;
@@ -269,9 +268,8 @@ impl<'a> Planner<'a> {
             if short <= 0 {
                 break;
             }
-            let (hot, cold) = (candidate.region.heat, victim.region.heat);
-            let colder = hot >= cold * (1.0 + self.rule.margin) && self.pays(candidate.region, hot - cold, 2);
-            if !colder {
+            let (more, less) = (candidate.worth.used, victim.worth.used);
+            if more < less * (1.0 + self.rule.margin) || !self.pays(&candidate, Some(victim)) {
                 return None;
             }
             let below = self.below(top, victim.bytes, &taken)?;
@@ -307,34 +305,53 @@ impl<'a> Planner<'a> {
         young as f64 > all as f64 * self.rule.young_share
     }
 
-    /// Whether a move up (or down) would undo a recent one without a decisive change of heat.
-    fn goes_back(&self, region: &Region, up: bool) -> bool {
-        let Some(last) = self.memory.last(region.pid, region.range) else { return false };
+    /// Whether a move up (or down) would undo a recent one without a decisive change of worth.
+    fn goes_back(&self, part: &Part, up: bool) -> bool {
+        let Some(last) = self.memory.last(part.region.pid, part.region.range) else { return false };
         let (went_up, went_down) = (self.tiers.is_top(last.to), self.tiers.is_top(last.from));
         let undoes = if up { went_down && !went_up } else { went_up && !went_down };
         let held = self.view.at.saturating_duration_since(last.at) < self.memory.hold(last.offences);
-        let change = if up { region.heat - last.heat } else { last.heat - region.heat };
+        let change = if up { part.worth.used - last.heat } else { last.heat - part.worth.used };
         undoes && held && change < self.rule.decisive
     }
 
-    /// Whether `gain` over the expected stay pays for so many moves.
-    fn pays(&self, region: &Region, gain: f32, moves: u32) -> bool {
-        let offences = self.memory.last(region.pid, region.range).map_or(0, |last| last.offences);
-        gain * self.rule.stay_s / (1u32 << offences.min(16)) as f32 >= moves as f32 * self.rule.move_cost_s
+    /// Whether it pays to bring it up, in the place of `victim` where there is no room.
+    fn pays(&self, part: &Part, victim: Option<&Part>) -> bool {
+        let offences = self.memory.last(part.region.pid, part.region.range).map_or(0, |last| last.offences);
+        let gain = part.worth.gain(victim.map(|victim| &victim.worth), self.view.regions.len());
+        let moves = if victim.is_some() { 2.0 } else { 1.0 };
+        gain / (1u32 << offences.min(16)) as f32 >= moves * self.rule.move_cost_s
+    }
+
+    fn part(&self, region: &'a Region, node: NodeId) -> Option<Part<'a>> {
+        let bytes = region.on.get(&node).copied().unwrap_or(0);
+        (bytes > 0).then(|| Part { region, node, bytes, worth: Worth::of(region, self.rule) })
     }
 
     fn demote(&mut self, victim: Part<'a>, to: NodeId, reason: Reason) {
         self.moved.insert(victim.key());
         *self.room.entry(victim.node).or_default() += signed(victim.bytes);
+        if let Some(lasting) = self.lasting.get_mut(&victim.node).filter(|_| reason == Reason::MakeRoom) {
+            *lasting += signed(victim.bytes);
+        }
         *self.room.entry(to).or_default() -= signed(victim.bytes);
         self.budget -= victim.bytes;
+        if let Some(balance) = &mut self.balance {
+            balance.leaves(victim.region, victim.bytes);
+        }
         self.demotions.push(asked(victim, to, reason));
     }
 
     fn push_promotion(&mut self, candidate: Part<'a>, to: NodeId) {
         *self.room.entry(to).or_default() -= signed(candidate.bytes);
+        if let Some(lasting) = self.lasting.get_mut(&to) {
+            *lasting -= signed(candidate.bytes);
+        }
         *self.freed.entry(candidate.node).or_default() += signed(candidate.bytes);
         self.budget -= candidate.bytes;
+        if let Some(balance) = &mut self.balance {
+            balance.comes(candidate.region, candidate.bytes);
+        }
         self.moved.insert(candidate.key());
         self.promotions.push(asked(candidate, to, Reason::Hot));
         if self.promotions.iter().map(|step| step.bytes).sum::<u64>() >= SLICE {
@@ -356,14 +373,9 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn part(region: &Region, node: NodeId) -> Option<Part<'_>> {
-    let bytes = region.on.get(&node).copied().unwrap_or(0);
-    (bytes > 0).then_some(Part { region, node, bytes })
-}
-
 fn asked(part: Part, to: NodeId, reason: Reason) -> Move {
-    let Region { pid, range, heat, .. } = *part.region;
-    Move { pid, range, from: part.node, to, bytes: part.bytes, reason, heat }
+    let Region { pid, range, .. } = *part.region;
+    Move { pid, range, from: part.node, to, bytes: part.bytes, reason, heat: part.worth.used }
 }
 
 /// Neighbours of one kind as one range; its heat is the mean by bytes.
@@ -394,9 +406,5 @@ fn signed(bytes: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "hotness_tests.rs"]
+#[path = "planner_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "simulation.rs"]
-mod simulation;

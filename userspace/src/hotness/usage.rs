@@ -1,0 +1,238 @@
+//! How much each block of a job is used over whole training steps, how sure that is and how long it should last.
+//!
+//! **Step.** Learned from what the monitor found accessed and from page faults ([`tensortier_replay::step`]); nothing of
+//! the job is changed. Blocks are the regions that it is learned from.
+//!
+//! **Use** ([`value`](tensortier_replay::policies::value), with the share of samples that found a block accessed in the
+//! place of lines). Its unit is the second of full use, in which every sample found it. It is averaged over windows of
+//! one step, and of ten seconds where the job has none, so that it does not matter when in a step a block is used: an
+//! optimizer that is swept once a step has the same use everywhere, wherever the sweep is. A lasting change shows
+//! earlier, by its cumulative sum.
+//!
+//! Touches of one aggregation come with one time. It is taken in when a later one begins, or [`LATE`] after it. Where
+//! no monitor looks, the page faults of a second are one.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use tensortier_replay::{
+    policies::value::{Common, Value},
+    step::{Learner, Sample, Step},
+};
+
+use super::{
+    Outlook,
+    map::{FORGET, SAME, means},
+};
+use crate::{
+    source::{Touch, TouchKind},
+    units::Pid,
+};
+
+/// Seconds of full use that moving a block once costs (ours).
+pub const MOVE_COST_S: f32 = 0.5;
+/// Touches of an aggregation that are still to come, come within this.
+const LATE: Duration = Duration::from_millis(250);
+/// Seconds that the first aggregation stands for.
+const FIRST_S: f32 = 1.0;
+/// Seconds that one aggregation stands for at the most: while DAMON is aimed anew nobody looks.
+const MOST_S: f32 = 10.0;
+/// Without an aggregation for so many of the usual spacings no monitor looks.
+const SPACINGS: u32 = 3;
+/// Blocks kept for one job.
+const MOST_BLOCKS: u64 = 4 << 20;
+
+/// The use of one job's memory.
+#[derive(Debug)]
+pub struct Usage {
+    learner: Learner,
+    common: Common,
+    blocks: HashMap<(Pid, u64), Block>,
+    /// The aggregation under way, and blocks of page faults since the last one.
+    open: Vec<Touch>,
+    faulted: HashSet<u64>,
+    made: Instant,
+    /// The last aggregation, and the time between the last two; whether there was one that was not of faults alone.
+    last: Option<Instant>,
+    spacing: Duration,
+    monitored: bool,
+    swept: Instant,
+    /// Steps counted by the learned period, and when the next one begins.
+    steps: u64,
+    next: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Block {
+    value: Value,
+    /// The last aggregation that looked at it, in seconds since the usage was made.
+    looked: f64,
+}
+
+impl Usage {
+    /// Nothing known.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            learner: Learner::default(),
+            common: Common::default(),
+            blocks: HashMap::new(),
+            open: Vec::new(),
+            faulted: HashSet::new(),
+            made: now,
+            last: None,
+            spacing: Duration::from_secs(1),
+            monitored: false,
+            swept: now,
+            steps: 0,
+            next: None,
+        }
+    }
+
+    /// Takes in touches of the job's processes. Gives the number of steps that began since the last call.
+    pub fn observe<'a>(&mut self, touches: impl IntoIterator<Item = &'a Touch>, now: Instant) -> u64 {
+        let before = self.steps;
+        for touch in touches {
+            let blocks = touch.range.blocks();
+            let usable = touch.weight.is_finite() && touch.weight >= 0.0 && touch.range.bytes() > 0;
+            if !usable || blocks.end - blocks.start > MOST_BLOCKS {
+                continue;
+            }
+            match touch.kind {
+                TouchKind::Access => {
+                    if self.open.first().is_some_and(|open| touch.at > open.at + SAME) {
+                        self.close();
+                    }
+                    self.open.push(*touch);
+                }
+                // They have no share of samples: they tell of steps, not of how much a block is used.
+                TouchKind::Fault | TouchKind::Transfer => {
+                    let room = (self.faulted.len() as u64) < MOST_BLOCKS && touch.weight > 0.0;
+                    self.faulted.extend(blocks.filter(|_| room).map(|block| address(touch.pid, block)));
+                }
+            }
+        }
+        if self.open.first().is_some_and(|open| now > open.at + LATE) {
+            self.close();
+        }
+        let wait = if self.monitored { self.spacing * SPACINGS } else { self.spacing };
+        if self.open.is_empty() && now >= self.last.unwrap_or(self.made) + wait {
+            self.take_in(now);
+        }
+        self.steps - before
+    }
+
+    /// The step, while it is known, and how many began so far.
+    pub fn step(&self) -> Option<(u64, Step)> {
+        Some((self.steps, self.learner.step()?))
+    }
+
+    /// What is expected of a block.
+    pub fn outlook(&self, pid: Pid, block: u64, now: Instant) -> Outlook {
+        let Some(Block { value, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
+        let now = now.saturating_duration_since(self.made).as_secs_f64();
+        Outlook {
+            used: value.mean,
+            doubt: value.doubt(self.common.dispersion),
+            stay_s: value.stay(now, self.common.phase),
+        }
+    }
+
+    /// Drops a process that has ended.
+    pub fn forget(&mut self, pid: Pid) {
+        self.blocks.retain(|(of, _), _| *of != pid);
+        self.open.retain(|touch| touch.pid != pid);
+    }
+
+    /// Takes in the aggregation under way.
+    fn close(&mut self) {
+        if let Some(at) = self.open.iter().map(|touch| touch.at).max() {
+            if let (true, Some(last)) = (self.monitored, self.last) {
+                self.spacing = at.saturating_duration_since(last).clamp(Duration::from_millis(50), FORGET);
+            }
+            self.monitored = true;
+            self.take_in(at);
+        }
+    }
+
+    fn take_in(&mut self, at: Instant) {
+        let mut open = std::mem::take(&mut self.open);
+        open.sort_by(|a, b| (a.pid, a.range).cmp(&(b.pid, b.range)).then(a.weight.total_cmp(&b.weight)));
+        let now = at.saturating_duration_since(self.made).as_secs_f64();
+        let passed = self.last.map(|last| at.saturating_duration_since(last));
+        let seconds = passed.map_or(FIRST_S, |passed| passed.as_secs_f32()).clamp(1e-3, MOST_S);
+        let sample = Sample::of(self.blocks.len());
+        let mut touched: Vec<u64> = self.faulted.drain().filter(|&address| sample.has(address)).collect();
+        let mut sums = (0.0, 0.0);
+        for of in open.chunk_by(|a, b| a.pid == b.pid) {
+            let pid = of[0].pid;
+            for (block, weight) in means(of) {
+                if weight > 0.0 && sample.has(address(pid, block)) {
+                    touched.push(address(pid, block));
+                }
+                let full = self.blocks.len() as u64 >= MOST_BLOCKS;
+                if full && !self.blocks.contains_key(&(pid, block)) {
+                    continue;
+                }
+                let known = self.blocks.entry((pid, block)).or_default();
+                // What nobody looked at for some aggregations was not there.
+                let gone = now - known.looked > f64::from(SPACINGS) * self.spacing.as_secs_f64().max(seconds.into());
+                if known.looked == 0.0 || gone {
+                    if known.looked > 0.0 {
+                        known.value.died(known.looked);
+                    }
+                    known.value.born(now - f64::from(seconds));
+                }
+                known.looked = now.max(f64::MIN_POSITIVE);
+                let ended = known.value.observe(now, seconds, weight * seconds, &self.common, 2.0 * MOVE_COST_S);
+                if let Some(phase) = ended {
+                    self.common.ended(phase);
+                }
+                sums.0 += f64::from(known.value.variance);
+                sums.1 += f64::from(known.value.mean);
+            }
+        }
+        if !open.is_empty() {
+            self.common.disperse(sums.0, sums.1, seconds);
+        }
+        touched.sort_unstable();
+        touched.dedup();
+        let interval = Duration::from_secs_f32(seconds).as_nanos() as u64;
+        self.learner.observe(at.saturating_duration_since(self.made).as_nanos() as u64, interval, touched.into_iter());
+        self.common.step = self.learner.step().map(|step| (step.period as f64 / 1e9) as f32);
+        self.last = Some(at);
+        self.count_steps(at);
+        self.sweep(at, now);
+    }
+
+    /// Steps have no mark in the touches: they are counted from where the period became known.
+    fn count_steps(&mut self, at: Instant) {
+        let Some(step) = self.learner.step().filter(|step| step.period > 0) else {
+            self.next = None;
+            return;
+        };
+        let next = *self.next.get_or_insert(at);
+        if at >= next {
+            let begun = (at - next).as_nanos() as u64 / step.period + 1;
+            self.steps += begun;
+            self.next = Some(next + Duration::from_nanos(begun.saturating_mul(step.period)));
+        }
+    }
+
+    fn sweep(&mut self, at: Instant, now: f64) {
+        if at.saturating_duration_since(self.swept) > FORGET / 10 {
+            self.swept = at;
+            self.blocks.retain(|_, block| now - block.looked < FORGET.as_secs_f64());
+        }
+    }
+}
+
+/// One number for a block of a process.
+fn address(pid: Pid, block: u64) -> u64 {
+    (u64::from(pid.0) << 40) ^ block
+}
+
+#[cfg(test)]
+#[path = "usage_tests.rs"]
+mod tests;

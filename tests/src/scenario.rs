@@ -35,12 +35,19 @@ pub struct Scenario {
     pub guest_mib: (u64, u64),
     /// Free memory of node 0 when the job starts, in MiB; the rest is taken away.
     pub free_dram_mib: u64,
+    /// The policy, where it is not the agent's default.
+    pub policy: Option<String>,
     /// The exerciser's arguments, without its length and report.
     pub exerciser: Vec<String>,
     /// Seconds under the agent.
     pub seconds: f64,
     /// Seconds without it, before, for comparison in the same guest; 0 for none.
     pub alone_seconds: f64,
+}
+
+/// A scenario's name: its parts, and the policy where one is asked for.
+pub fn name(parts: &[&str], policy: Option<&str>) -> String {
+    parts.iter().copied().chain(policy).collect::<Vec<_>>().join(".")
 }
 
 /// What was seen.
@@ -116,7 +123,9 @@ impl Scenario {
         let words = self.exerciser(self.seconds, &out.join("under.json"));
         let summary = out.join("summary.json");
         run(Command::new(sibling("tensortier"))
-            .args(["run", "--require", "--summary-json"])
+            .args(["run", "--require"])
+            .args(self.policy.iter().flat_map(|policy| ["--policy", policy]))
+            .arg("--summary-json")
             .arg(summary)
             .arg("--")
             .args(words))

@@ -10,7 +10,7 @@ use tensortier::units::NodeId;
 use tensortier_tests::{
     bench::{Bench, GuestArgs, Op},
     exerciser::report::Report,
-    scenario::{self, Scenario, Seen},
+    scenario::{self, Scenario, Seen, name},
 };
 
 const DRAM: NodeId = NodeId(0);
@@ -29,6 +29,9 @@ struct Args {
     /// Cases, in turn.
     #[arg(long, value_delimiter = ',', default_value = "forward,reverse,hidden")]
     case: Vec<Case>,
+    /// The policy, as `tensortier run --policy` has it.
+    #[arg(long)]
+    policy: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
@@ -55,7 +58,7 @@ impl Case {
         }
     }
 
-    fn scenario(self, kernel: &str, thp: &str) -> Scenario {
+    fn scenario(self, kernel: &str, thp: &str, policy: Option<&str>) -> Scenario {
         let hot = format!("{}M", self.hot_mib());
         let words: &[&str] = match self {
             Self::Forward => &["--cold", "640M", "--hot-node", "1", "--cold-node", "1"],
@@ -67,10 +70,11 @@ impl Case {
         let sizes = ["--thp", thp, "--hot", &hot];
         let words = words.iter().chain(&sizes).map(|word| (*word).to_owned());
         Scenario {
-            name: format!("{kernel}.{thp}.{self:?}").to_lowercase(),
+            name: name(&[kernel, thp, &format!("{self:?}").to_lowercase()], policy),
             kernel: kernel.to_owned(),
             guest_mib: (1280, if self == Self::Hidden { 1536 } else { 1280 }),
             free_dram_mib: 512,
+            policy: policy.map(str::to_owned),
             exerciser: words.collect(),
             seconds: self.target().0 + 5.0,
             alone_seconds: 10.0,
@@ -120,7 +124,7 @@ fn main() -> Result<ExitCode> {
     for kernel in &args.guests.kernel {
         for thp in &args.thp {
             for case in &args.case {
-                let scenario = case.scenario(kernel, thp);
+                let scenario = case.scenario(kernel, thp, args.policy.as_deref());
                 let seen = scenario.run(&std::env::current_exe()?)?;
                 case.judge(&mut bench, &scenario.name, &seen);
             }

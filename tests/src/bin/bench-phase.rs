@@ -9,7 +9,7 @@ use clap::Parser;
 use tensortier::units::{NodeId, PAGE};
 use tensortier_tests::{
     bench::{Bench, GuestArgs, Op},
-    scenario::{self, Scenario},
+    scenario::{self, Scenario, name},
 };
 
 #[derive(Parser)]
@@ -19,16 +19,20 @@ struct Args {
     /// Huge pages, in turn.
     #[arg(long, value_delimiter = ',', default_value = "always,never")]
     thp: Vec<String>,
+    /// The policy, as `tensortier run --policy` has it.
+    #[arg(long)]
+    policy: Option<String>,
 }
 
-fn scenario(kernel: &str, thp: &str) -> Scenario {
+fn scenario(kernel: &str, thp: &str, policy: Option<&str>) -> Scenario {
     let words = ["--hot", "64M", "--cold", "448M", "--phase-seconds", "20", "--hot-node", "1", "--cold-node", "1"];
     Scenario {
-        name: format!("{kernel}.{thp}"),
+        name: name(&[kernel, thp], policy),
         kernel: kernel.to_owned(),
         guest_mib: (1024, 1024),
         // Room for two hot sets and the headroom: the third phase must make room.
         free_dram_mib: 224,
+        policy: policy.map(str::to_owned),
         exerciser: words.into_iter().chain(["--thp", thp]).map(str::to_owned).collect(),
         seconds: 100.0,
         alone_seconds: 0.0,
@@ -45,7 +49,7 @@ fn main() -> Result<ExitCode> {
     bench.environment("guest", "numa profile under emulation; numa_balancing=0, demotion=0");
     for kernel in &args.guests.kernel {
         for thp in &args.thp {
-            let scenario = scenario(kernel, thp);
+            let scenario = scenario(kernel, thp, args.policy.as_deref());
             let seen = scenario.run(&std::env::current_exe()?)?;
             let name = &scenario.name;
             let (up, down) = (seen.moved_to(NodeId(0)) as f64, seen.moved_to(NodeId(1)) as f64);

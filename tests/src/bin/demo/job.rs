@@ -29,6 +29,8 @@ pub struct Job {
     /// Where the table begins.
     pub slow: NodeId,
     pub steps: u32,
+    /// The policy, where it is not the agent's default.
+    pub policy: Option<String>,
     /// Where the agent's summary goes, and the words before `tensortier`; `None` runs the job without it.
     pub agent: Option<(PathBuf, Vec<String>)>,
 }
@@ -121,8 +123,9 @@ impl Job {
         if let Some((summary, around)) = &self.agent {
             words.extend(around.iter().cloned());
             words.push(sibling("tensortier").display().to_string());
-            words.extend(["run", "--require", "--summary-json"].map(str::to_owned));
-            words.extend([summary.display().to_string(), "--".to_owned()]);
+            words.extend(["run", "--require"].map(str::to_owned));
+            words.extend(self.policy.iter().flat_map(|policy| ["--policy".to_owned(), policy.clone()]));
+            words.extend(["--summary-json".to_owned(), summary.display().to_string(), "--".to_owned()]);
         }
         words.extend(python);
         let mut command = Command::new(&words[0]);

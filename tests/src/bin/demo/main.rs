@@ -34,6 +34,9 @@ struct Options {
     /// Training steps of each of the two runs.
     #[arg(long, default_value_t = 48)]
     steps: u32,
+    /// The policy under which the job runs, as `tensortier run --policy` has it.
+    #[arg(long)]
+    policy: Option<String>,
     /// The guest's kernel, as scripts/vm has it.
     #[arg(long, default_value = "6.12")]
     kernel: String,
@@ -59,6 +62,7 @@ fn in_guest(options: &Options) -> Result<ExitCode> {
         .arg("--")
         .arg(env::current_exe()?)
         .args(["--here", "--steps", &options.steps.to_string(), "--json", "/out/demo.json"])
+        .args(options.policy.iter().flat_map(|policy| ["--policy", policy]))
         .status()
         .context("cannot start scripts/vm")?;
     let report = out.join("demo.json");
@@ -87,7 +91,14 @@ fn here(options: &Options) -> Result<ExitCode> {
     bench.environment("slow_node", slow);
 
     let folder = tempfile::tempdir().context("no folder for the runs")?;
-    let job = |agent| Job { root: root(), folder: folder.path().to_owned(), slow, steps: options.steps, agent };
+    let job = |agent| Job {
+        root: root(),
+        folder: folder.path().to_owned(),
+        slow,
+        steps: options.steps,
+        policy: options.policy.clone(),
+        agent,
+    };
     println!("\n1. The job alone: {} steps, its table begun on node {slow}.", options.steps);
     let alone = job(None).run()?;
     println!("\n2. The same job under tensortier, and both under perf.");

@@ -307,6 +307,28 @@ class Script(unittest.TestCase):
             self.assertGreater(found["out_bytes"], 512 * 256 * 4)
             self.assertGreaterEqual(found["steps"], 3)
 
+    def test_freed_memory_goes_back(self):
+        # Without that a tensor between two others stays resident after it is freed, once one as large has been.
+        script = """
+import torch
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+def fill(mib):
+    return torch.ones(mib << 20, dtype=torch.uint8)
+fill(24)
+below, tensor, above = fill(24), fill(24), fill(2)
+before = resident()
+del tensor
+print(before - resident())
+"""
+        site = os.path.join(ROOT, "tensortier_torch", "site")
+        for enabled in ("0", "1"):
+            environment = dict(os.environ, TENSORTIER_OFFLOAD=enabled, PYTHONPATH=site)
+            environment.pop("MALLOC_MMAP_THRESHOLD_", None)
+            done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(int(done.stdout) > 20 << 20, enabled == "1", done.stdout)
+
 
 if __name__ == "__main__":
     unittest.main()

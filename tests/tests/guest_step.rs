@@ -7,7 +7,7 @@ use serde_json::Value;
 use tensortier_tests::guest::{Guest, Profile, built};
 
 /// Steps of the job, and their mean length in seconds.
-const STEPS: usize = 14;
+const STEPS: usize = 12;
 const STEP: f64 = 6.0;
 
 /// Writes an optimizer's states once a step, one MiB after another, and weights all the time; each step's length is its
@@ -32,7 +32,8 @@ for step in range(steps + 1):
             arena[part * MIB:(part + 1) * MIB] = data
         swept, turn = due, turn + 1
         time.sleep(0.02)
-time.sleep(5)
+# Long enough to be asked about.
+time.sleep(15)
 "#;
 
 fn script() -> String {
@@ -45,7 +46,7 @@ fn script() -> String {
         until {agent} status >/dev/null 2>&1; do sleep 0.2; done
         {agent} run --require --name train --summary-json summary.json -- python3 job.py {STEPS} {STEP} >job.txt & run=$!
         until [ "$(wc -l <job.txt)" -gt {STEPS} ]; do
-            sleep 3; {agent} status --json >>status.jsonl
+            sleep 3; wc -l <job.txt >>counts.txt; {agent} status --json >>status.jsonl
         done
         {agent} status >status.txt
         exec 3<>/dev/tcp/127.0.0.1/9462; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3 >metrics.txt
@@ -67,21 +68,25 @@ fn the_step_of_a_job_is_learned_from_its_touches_and_shown() {
     assert!(!log.contains("WARNING:") && !log.contains("BUG:"), "{log}");
 
     let begun: Vec<f64> = text(out, "job.txt").lines().map(|line| line.parse().unwrap()).collect();
-    let mean = begun[STEPS] / STEPS as f64;
+    let counts = text(out, "counts.txt");
     let statuses = text(out, "status.jsonl");
-    let learned = |status: Value| {
-        let job = status["jobs"].as_array()?.first()?.clone();
-        assert_eq!(job["policy"], "auto", "{job}");
-        job["watched"]["step"]["seconds"].as_f64().zip(job["watched"]["step"]["confidence"].as_f64())
-    };
     let all = serde_json::Deserializer::from_str(&statuses).into_iter::<Value>().map(Result::unwrap);
-    let mut found: Vec<(f64, f64)> = all.filter_map(learned).collect();
-    println!("the script's mean step is {mean:.3} s; learned, with confidence: {found:?}");
+    // Over the script's own mean up to there, from the sixth step on.
+    let ratio = |(count, status): (&str, Value)| {
+        let (steps, job) = (count.parse::<usize>().unwrap().saturating_sub(1), &status["jobs"][0]);
+        assert_eq!(job["policy"], "auto", "{job}");
+        let step = &job["watched"]["step"];
+        let seconds = step["seconds"].as_f64().filter(|_| steps >= 5)?;
+        Some((seconds / (begun[steps] / steps as f64), step["confidence"].as_f64().unwrap()))
+    };
+    let mut found: Vec<(f64, f64)> = counts.lines().zip(all).filter_map(ratio).collect();
+    println!("learned over true, and confidence: {found:?}");
     assert!(found.len() >= 4, "it is known for some of the time: {statuses}");
+    assert!(found.iter().all(|(_, confidence)| *confidence >= 0.25), "{found:?}");
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let (median, confidence) = found[found.len() / 2];
-    assert!((median / mean - 1.0).abs() <= 0.02, "{median} s learned of {mean} s");
-    assert!(confidence >= 0.25, "{confidence}");
+    let (median, _) = found[found.len() / 2];
+    // In a busy guest aggregations come late: twice of what holds on a quiet one.
+    assert!((median - 1.0).abs() <= 0.04, "{median}: {found:?}");
     assert!(text(out, "status.txt").contains("train: steps: one every"), "{}", text(out, "status.txt"));
     assert!(text(out, "metrics.txt").contains("tensortier_step_seconds{workload=\"train\"}"));
     let summary: Value = serde_json::from_str(&text(out, "summary.json")).unwrap();

@@ -22,8 +22,8 @@
 //! * [`config`]: one TOML file, checked as a whole. [`host`]: what this machine is.
 //! * [`job`]: launching a job as its user, its processes, its memory and the nodes it lies on.
 //! * [`source`]: where accesses come from. DAMON is the main source; page faults stand beside it.
-//! * [`hotness`]: decayed heat per 2 MiB block.
-//! * [`policy`]: pure functions from view, tiers and budget to a plan.
+//! * [`hotness`]: decayed heat per 2 MiB block; the training step, and use over whole steps.
+//! * [`policy`]: pure functions from view, tiers and budget to a plan; the policies differ in what a block is worth.
 //! * [`migrate`]: the executor over `move_pages(2)`, or DAMON's schemes in its place.
 //! * [`ledger`]: every move and what came of it.
 //! * [`observe`]: what people and programs are told.

@@ -267,7 +267,7 @@ fn own_group(job: &Job, tiers: &NodeSet) -> Result<String, String> {
     if !job.allowed.0.is_empty() && !tiers.0.is_subset(&job.allowed.0) {
         return Err(format!("its cpuset has nodes {} alone, which schemes do not heed", job.allowed));
     }
-    if job.bound_bytes > 0 {
+    if job.bound_bytes() > 0 {
         return Err("it bound memory to nodes itself, which schemes do not heed".to_owned());
     }
     memcg::own(Path::new("/"), &job.processes)

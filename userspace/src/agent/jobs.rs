@@ -19,7 +19,7 @@ use crate::{
     observe::status::State,
     policy::{HeldBack, share::Claim},
     source::job_events::JobId,
-    units::{NodeSet, Pid},
+    units::{NodeId, NodeSet, Pid},
 };
 
 /// Processes to watch as one job.
@@ -88,8 +88,8 @@ pub(super) struct Job {
     pub schemes: Service,
     /// Moves handed to the executor whose outcome is still to come.
     pub under_way: usize,
-    /// Bytes that it bound to nodes of its own choice, as last read.
-    pub bound_bytes: u64,
+    /// Bytes on each node that it bound to nodes of its own choice, as last read.
+    pub bound: BTreeMap<NodeId, u64>,
     /// The memory policies that it set, with the bytes under each, as last read.
     pub policies: BTreeMap<String, u64>,
     /// The nodes that its cpuset allows, as last read.
@@ -122,11 +122,19 @@ impl Job {
         if let Some(facts) = facts {
             self.allowed = facts.nodes;
         }
-        self.bound_bytes = self.processes.iter().map(|pid| memory.bound_bytes(*pid)).sum();
+        self.bound.clear();
+        for (node, bytes) in self.processes.iter().flat_map(|pid| memory.bound(*pid)) {
+            *self.bound.entry(node).or_default() += bytes;
+        }
         self.policies.clear();
         for (policy, bytes) in self.processes.iter().flat_map(|pid| memory.policies(*pid)) {
             *self.policies.entry(policy.to_owned()).or_default() += bytes;
         }
+    }
+
+    /// Bytes that it bound to nodes of its own choice.
+    pub fn bound_bytes(&self) -> u64 {
+        self.bound.values().sum()
     }
 
     /// Whether a process can be of it: root's jobs have processes of any user, a user's job its user's alone. What a
@@ -222,7 +230,7 @@ impl Jobs {
             held_back: BTreeMap::new(),
             schemes: Service::default(),
             under_way: 0,
-            bound_bytes: 0,
+            bound: BTreeMap::new(),
             policies: BTreeMap::new(),
             allowed: NodeSet::default(),
             group: Group::default(),

@@ -25,7 +25,11 @@ fn note(name: &str, bytes: u64, top: &NodeSet, lower: &NodeSet) -> Option<String
         "prefer" | "prefer (many)" if slow => {
             ("prefers the slow tier for", "new memory begins there and comes up only once it is hot", "-p")
         }
-        "bind" if slow => ("binds to the slow tier", "hot pages stay there, since a binding is left alone", "-m"),
+        "bind" if slow => (
+            "binds to the slow tier",
+            "hot pages stay there, since a binding is left alone",
+            "-m (`run --offload-activations` binds what it stores)",
+        ),
         "bind" => ("keeps from the slow tier", "cold pages stay in DRAM, since a binding is left alone", "-m"),
         _ => return None,
     };

@@ -166,6 +166,9 @@ impl Agent {
                 }
             }
         }
+        for (node, bytes) in &job.bound {
+            nodes.entry(*node).or_default().resident_bytes += bytes;
+        }
         for (node, bytes) in unmovable {
             nodes.entry(*node).or_default().unmovable_bytes += bytes;
         }
@@ -260,8 +263,8 @@ impl Agent {
         if !self.host.is_two_tier() {
             notes.push("this host has one tier of memory: watched and reported, nothing to move between".to_owned());
         }
-        if job.bound_bytes > 0 {
-            let bound = show_bytes(job.bound_bytes);
+        if job.bound_bytes() > 0 {
+            let bound = show_bytes(job.bound_bytes());
             notes.push(format!("{bound} are bound to nodes by the job's own policy and were left alone"));
         }
         if self.host.is_two_tier() {

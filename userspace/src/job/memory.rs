@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     sys::{Process, SysError},
-    units::{BLOCK, NodeSet, Pid, Range, join, read_text},
+    units::{BLOCK, NodeId, NodeSet, Pid, Range, join, read_text},
 };
 
 /// Changing memory is read again after this at the soonest.
@@ -212,9 +212,10 @@ impl Memory {
         self.processes.get(&pid).map_or(&[], |known| &known.residents)
     }
 
-    /// Bytes that a process bound to nodes of its own choice, left out of everything else here.
-    pub fn bound_bytes(&self, pid: Pid) -> u64 {
-        self.processes.get(&pid).map_or(0, |known| known.movable.bound_bytes)
+    /// Bytes on each node that a process bound to nodes of its own choice, left out of everything else here.
+    pub fn bound(&self, pid: Pid) -> impl Iterator<Item = (NodeId, u64)> + '_ {
+        let bound = self.processes.get(&pid).into_iter().flat_map(|known| &known.movable.bound);
+        bound.map(|(node, bytes)| (*node, *bytes))
     }
 
     /// The memory policies that a process set for itself, with the bytes under each.

@@ -29,8 +29,8 @@ pub struct Line {
 pub struct Movable {
     /// Ranges that may be moved, by address.
     pub ranges: Vec<Range>,
-    /// Resident bytes left out because the job bound their mapping to nodes of its own choice.
-    pub bound_bytes: u64,
+    /// Resident bytes, by node, left out because the job bound their mapping to nodes of its own choice.
+    pub bound: BTreeMap<NodeId, u64>,
     /// Resident bytes on each node under each policy that names nodes, by the policy's text (`prefer:1`): a framework that
     /// starts a rank with `numactl -p NODE` shows here.
     pub by_policy: BTreeMap<String, BTreeMap<NodeId, u64>>,
@@ -71,7 +71,7 @@ pub fn movable(vmas: &[Vma], lines: &[Line], tiers: &NodeSet, file_pages: bool) 
                 line.on.iter().for_each(|(node, bytes)| *on.entry(*node).or_default() += bytes);
             }
             if matches!(&line.policy, MemPolicy::Bind(nodes) if !tiers.0.is_subset(&nodes.0)) {
-                movable.bound_bytes += line.on.values().sum::<u64>();
+                line.on.iter().for_each(|(node, bytes)| *movable.bound.entry(*node).or_default() += bytes);
                 continue;
             }
         }
@@ -189,7 +189,7 @@ mod tests {
         let movable = movable(&vmas, &parse(LINES, "numa_maps").unwrap(), &nodes("0,2"), false);
         let starts: Vec<_> = movable.ranges.iter().map(|range| range.start).collect();
         assert_eq!(starts, [0x3000_0000, 0x7000_0000, 0x9000_0000]);
-        assert_eq!(movable.bound_bytes, 8192);
+        assert_eq!(movable.bound, [(NodeId(0), 8192)].into());
         assert_eq!(movable.by_policy["prefer:2"], [(NodeId(0), 4096), (NodeId(2), 8192)].into());
     }
 

@@ -109,7 +109,7 @@ pub struct OnNode {
     pub tier: Option<u32>,
     /// What the tier is, for people: `DRAM`, `CXL`.
     pub kind: String,
-    /// The job's resident bytes.
+    /// The job's resident bytes, with those that it bound to the node itself.
     pub resident_bytes: u64,
     /// Those that are hot.
     pub hot_bytes: u64,

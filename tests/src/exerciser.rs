@@ -5,11 +5,12 @@
 //! checks every word against the number of touches it made. What it saw is the [`Report`].
 //!
 //! [`options`] what is asked for, [`layout`] which addresses, [`memory`] the system calls and the words in the memory,
-//! [`work`] the loops, [`sample`] where the pages lie.
+//! [`work`] the loops, [`sample`] where the pages lie, [`oracle`] where they had best lain.
 
 pub mod layout;
 pub mod memory;
 pub mod options;
+pub mod oracle;
 pub mod report;
 pub mod sample;
 pub mod work;
@@ -64,7 +65,8 @@ pub fn run(options: &Options) -> Result<Report> {
             thread::spawn(move || work.run(&memory, thread, began))
         })
         .collect();
-    let samples = Sampler::new(&work, dram.clone()).run(began, Duration::from_secs_f64(options.seconds))?;
+    let (samples, best) =
+        Sampler::new(&work, dram.clone(), options).run(began, Duration::from_secs_f64(options.seconds))?;
     work.stop();
     let mut timings = work::Timings::new();
     for worker in workers {
@@ -95,8 +97,10 @@ pub fn run(options: &Options) -> Result<Report> {
         blocks: work.blocks(),
         phases: work.phases(),
         samples,
+        best,
         stalls_ns: timings.units(),
         loops_ns: timings.loops(),
+        steps_ns: timings.steps(),
     })
 }
 

@@ -4,7 +4,10 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use tensortier::units::{BLOCK, Range};
 
-use super::{memory, options::Options};
+use super::{
+    memory,
+    options::{Options, Pattern},
+};
 
 /// Bytes of one unit of work.
 pub const STRIPE: u64 = 64 << 10;
@@ -17,6 +20,8 @@ pub enum Kind {
     Hot,
     /// Every few loops.
     Warm,
+    /// A growing part of them every few loops; the rest is not there yet.
+    Growing,
     /// Once, at the start (with phases: while the hot window lies on them).
     Cold,
 }
@@ -47,9 +52,16 @@ impl Layout {
     /// # Errors
     /// Sizes that are not whole stripes, or that do not fit the reserved space; no address space.
     pub fn new(options: &Options) -> Result<Self> {
-        let sizes = [options.hot, options.warm, options.cold];
+        let sizes = [options.hot, options.warm, options.cold, options.grow];
         ensure!(options.hot > 0, "--hot is 0: nothing to do");
         ensure!(sizes.iter().all(|size| size % STRIPE == 0), "sizes are multiples of 64 KiB");
+        if options.pattern == Pattern::Scattered {
+            let hot_alone = options.warm + options.grow == 0 && options.phase_seconds.is_none();
+            ensure!(
+                hot_alone && options.hot.is_multiple_of(BLOCK),
+                "scattered pages are one in each 2 MiB of hot bytes alone"
+            );
+        }
         let chunks = chunks(options)?;
         let slot = match options.reserve {
             None => 0,
@@ -87,7 +99,12 @@ impl Layout {
 /// Kind and bytes of each piece, in address order.
 fn chunks(options: &Options) -> Result<Vec<(Kind, u64)>> {
     let Some(vmas) = options.vmas else {
-        let all = [(Kind::Hot, options.hot), (Kind::Cold, options.cold), (Kind::Warm, options.warm)];
+        let all = [
+            (Kind::Hot, options.hot),
+            (Kind::Cold, options.cold),
+            (Kind::Warm, options.warm),
+            (Kind::Growing, options.grow),
+        ];
         return Ok(all.into_iter().filter(|(_, bytes)| *bytes > 0).collect());
     };
     let others = vmas.saturating_sub(1 + u64::from(options.warm > 0));
@@ -164,5 +181,7 @@ mod tests {
         assert!(layout("--hot 0").is_err());
         assert!(layout("--hot 64M --cold 64K --reserve 1G --vmas 50").is_err());
         assert!(layout("--hot 600M --cold 64M --reserve 1G --vmas 4").is_err());
+        assert!(layout("--hot 64M --warm 2M --pattern scattered").is_err());
+        assert!(layout("--hot 3M --pattern scattered").is_err());
     }
 }

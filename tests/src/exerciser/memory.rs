@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use tensortier::units::{NodeId, PAGE, Range};
 
 use super::{
-    layout::{Layout, STRIPE},
+    layout::{Kind, Layout},
     options::{Options, Thp},
     work::Work,
 };
@@ -70,7 +70,8 @@ impl Memory {
         Ok(Self { base: layout.reserved.start, lines_per_page: options.lines_per_page })
     }
 
-    /// Writes every word, each kind on the node it is meant to begin on, and gives the memory policy back.
+    /// Writes every word but those of what grows, each kind on the node it is meant to begin on, and gives the memory
+    /// policy back.
     ///
     /// # Errors
     /// The range, where the policy cannot be set.
@@ -92,15 +93,13 @@ impl Memory {
         Ok(())
     }
 
-    /// Adds one to the chosen lines of each page of the stripe at `stripe`.
-    ///
-    /// # Panics
-    /// Never; the caller owns the stripe, which lies in a piece of the layout.
-    pub fn touch(&self, stripe: u64) {
-        for page in (stripe..stripe + STRIPE).step_by(PAGE as usize) {
+    /// Adds one to the chosen lines of each page of a unit of work. The caller owns the unit, which lies in a piece of
+    /// the layout.
+    pub fn touch(&self, unit: Range) {
+        for page in (unit.start..unit.end).step_by(PAGE as usize) {
             for n in 0..self.lines_per_page {
                 let word = (page + self.chosen(n)) as *mut u64;
-                // SAFETY: `Work` hands out only stripes of writable pieces, each to one thread.
+                // SAFETY: `Work` hands out only units of writable pieces, each to one thread.
                 unsafe { ptr::write_volatile(word, ptr::read_volatile(word).wrapping_add(1)) };
             }
         }
@@ -111,12 +110,15 @@ impl Memory {
         let chosen: Vec<u64> = (0..self.lines_per_page).map(|n| self.chosen(n)).collect();
         let (mut words, mut damaged) = (0, 0);
         for piece in &layout.pieces {
+            // What grows was not filled: the kernel's zeros.
+            let filled = piece.kind != Kind::Growing;
             for line in (piece.range.start..piece.range.end).step_by(LINE as usize) {
                 let touches = if chosen.contains(&(line % PAGE)) { work.touches(line) } else { 0 };
                 // SAFETY: the line lies in a readable piece, and the workers have ended.
                 let word = unsafe { ptr::read_volatile(line as *const u64) };
                 words += 1;
-                damaged += u64::from(word != self.first_value(line).wrapping_add(touches));
+                let first = if filled { self.first_value(line) } else { 0 };
+                damaged += u64::from(word != first.wrapping_add(touches));
             }
         }
         (words, damaged)

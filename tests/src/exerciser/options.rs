@@ -23,6 +23,13 @@ pub struct Options {
     /// Loops over the hot bytes between two over the warm ones.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     pub warm_every: u64,
+    /// Bytes of which a growing part, from the first on, is touched once up and once down with each pass over the warm
+    /// bytes, as activations are. They are not filled: a page comes with its first touch.
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", conflicts_with = "reserve")]
+    pub grow: u64,
+    /// Time in which that part becomes the whole.
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds)]
+    pub grow_seconds: f64,
     /// Node on which the hot bytes begin.
     #[arg(long, value_name = "NODE", value_parser = node)]
     pub hot_node: Option<NodeId>,
@@ -47,6 +54,13 @@ pub struct Options {
     /// Order of the hot stripes.
     #[arg(long, value_enum, default_value_t = Pattern::Sweep)]
     pub pattern: Pattern,
+    /// DRAM that the job could have: also reports the share of touches that the best fixed set of its memory would have
+    /// had there.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub oracle_dram: Option<u64>,
+    /// Time for which that set is fixed; it also changes where the hot window moves.
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds)]
+    pub oracle_seconds: f64,
     /// Reserves this much address space and spreads the touched memory over it.
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "vmas", conflicts_with = "phase_seconds")]
     pub reserve: Option<u64>,
@@ -90,6 +104,8 @@ pub enum Pattern {
     Random,
     /// With probability 1/rank (Zipf's law, exponent 1); ranks are scattered over the hot bytes.
     Zipf,
+    /// In address order, one page in each 2 MiB and nothing else.
+    Scattered,
 }
 
 impl Options {
@@ -116,6 +132,11 @@ pub fn size(text: &str) -> Result<u64, String> {
         _ => return Err(bad()),
     };
     number.checked_mul(1 << shift).ok_or_else(bad)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds > 0.0);
+    number.ok_or_else(|| format!("{text:?} is not a time above 0 in seconds"))
 }
 
 fn node(text: &str) -> Result<NodeId, String> {

@@ -9,6 +9,7 @@ use tensortier::units::{NodeSet, Range};
 use super::{
     layout::{Kind, Piece},
     options::Options,
+    oracle::Best,
 };
 
 /// The whole run. Times of samples and phases are seconds since the first touch after the fill.
@@ -46,10 +47,14 @@ pub struct Report {
     pub phases: Vec<f64>,
     /// One a second.
     pub samples: Vec<Sample>,
-    /// Time from the end of one unit of work (64 KiB) to the end of the next, over all threads.
+    /// What the best fixed sets of memory had given, window by window; none without `--oracle-dram`.
+    pub best: Vec<Best>,
+    /// Time from the end of one unit of work (64 KiB, or one scattered page) to the end of the next, over all threads.
     pub stalls_ns: Quantiles,
     /// Time of one loop over the hot bytes.
     pub loops_ns: Quantiles,
+    /// Time from one pass over the warm and growing bytes to the next; of a loop, where there are none.
+    pub steps_ns: Quantiles,
 }
 
 /// Bytes of each kind by node, from every page; `none` is what is not present.
@@ -73,7 +78,7 @@ pub struct Block {
     pub accesses: u64,
 }
 
-/// One look at the touched pages. Two of a stripe's sixteen pages stand for it.
+/// One look at the touched pages. Two of a stripe's sixteen pages stand for it; a scattered page stands for itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// When, in seconds.
@@ -140,4 +145,26 @@ impl Report {
         });
         (touches > 0.0).then(|| on_dram / touches)
     }
+
+    /// Share of touches that went to DRAM, and what the best fixed sets had given there: over what began at least
+    /// `settle` seconds after its phase did. NaN where there is nothing.
+    pub fn shares(&self, settle: f64) -> (f64, f64) {
+        let judged =
+            |from: f64, phase: u64| self.phases.get(phase as usize).is_some_and(|start| from >= start + settle);
+        // A sample is of the time since the one before it.
+        let ends = [0.0].into_iter().chain(self.samples.iter().map(|sample| sample.at));
+        let samples = ends.zip(&self.samples).filter(|(from, sample)| judged(*from, sample.phase));
+        let best = self.best.iter().filter(|best| judged(best.from, best.phase));
+        (
+            mean(samples.map(|(_, sample)| (sample.accesses as f64, sample.access_dram))),
+            mean(best.map(|best| (best.accesses as f64, best.share))),
+        )
+    }
+}
+
+/// Mean of values with weights.
+fn mean(weighted: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let (weights, sum) =
+        weighted.fold((0.0, 0.0), |(weights, sum), (weight, value)| (weights + weight, sum + weight * value));
+    sum / weights
 }

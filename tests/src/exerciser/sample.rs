@@ -10,14 +10,16 @@ use anyhow::{Context, Result};
 use tensortier::units::{NodeSet, PAGE};
 
 use super::{
-    layout::{Layout, STRIPE},
+    layout::Layout,
     memory,
+    options::Options,
+    oracle::{Best, Oracle},
     report::{Placement, Sample},
     work::Work,
 };
 
-/// Pages of each stripe that stand for it.
-const PER_STRIPE: u64 = 2;
+/// Places in each unit whose pages stand for it.
+const PER_UNIT: u64 = 2;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How late the end of the run may be noticed.
 const NAP: Duration = Duration::from_millis(20);
@@ -27,20 +29,24 @@ const NAP: Duration = Duration::from_millis(20);
 pub struct Sampler<'a> {
     work: &'a Work,
     dram: NodeSet,
+    oracle: Option<Oracle>,
     accesses: Vec<u64>,
+    /// When the last sample was taken.
+    last: f64,
 }
 
 impl<'a> Sampler<'a> {
     /// Nothing sampled yet.
-    pub fn new(work: &'a Work, dram: NodeSet) -> Self {
-        Self { accesses: vec![0; work.stripes().len()], work, dram }
+    pub fn new(work: &'a Work, dram: NodeSet, options: &Options) -> Self {
+        let oracle = options.oracle_dram.map(|dram| Oracle::new(dram, work.unit_bytes(), options.oracle_seconds));
+        Self { accesses: vec![0; work.units().len()], work, dram, oracle, last: 0.0 }
     }
 
-    /// Samples until the run's end or a signal; the last sample is of the end.
+    /// Samples until the run's end or a signal; the last sample is of the end. Also what the oracle says.
     ///
     /// # Errors
     /// Where the kernel does not say where pages lie.
-    pub fn run(mut self, began: Instant, length: Duration) -> Result<Vec<Sample>> {
+    pub fn run(mut self, began: Instant, length: Duration) -> Result<(Vec<Sample>, Vec<Best>)> {
         let mut samples = Vec::new();
         let mut next = PERIOD;
         loop {
@@ -54,7 +60,7 @@ impl<'a> Sampler<'a> {
                 }
             }
             if ended {
-                return Ok(samples);
+                return Ok((samples, self.oracle.map(Oracle::finish).unwrap_or_default()));
             }
             thread::sleep(NAP.min(length.saturating_sub(now)));
         }
@@ -65,23 +71,30 @@ impl<'a> Sampler<'a> {
         let accesses = self.work.accesses();
         let since: Vec<u64> = accesses.iter().zip(&self.accesses).map(|(now, then)| now - then).collect();
         self.accesses = accesses;
+        if let Some(oracle) = &mut self.oracle {
+            let began = self.work.phases().get(phase as usize).copied().unwrap_or(self.last);
+            oracle.take(self.last, at.as_secs_f64(), phase, began, &since);
+        }
+        self.last = at.as_secs_f64();
+        let apart = self.work.unit_bytes() / PER_UNIT;
         let asked: Vec<usize> = (0..since.len()).filter(|n| since[*n] > 0 || window.contains(n)).collect();
         let pages: Vec<u64> = asked
             .iter()
-            .flat_map(|n| (0..PER_STRIPE).map(|page| self.work.stripes()[*n] + page * (STRIPE / PER_STRIPE)))
+            .flat_map(|n| (0..PER_UNIT).map(move |place| (*n, place)))
+            .map(|(n, place)| (self.work.units()[n] + place * apart) / PAGE * PAGE)
             .collect();
         let nodes = memory::nodes_of(&pages)?;
 
         let mut hot: BTreeMap<String, f64> = BTreeMap::new();
         let (mut hot_dram, mut access_dram, mut total) = (0.0, 0.0, 0);
-        for (stripe, nodes) in asked.iter().zip(nodes.chunks(PER_STRIPE as usize)) {
-            let on_dram = nodes.iter().filter(|node| self.on_dram(**node)).count() as f64 / PER_STRIPE as f64;
-            total += since[*stripe];
-            access_dram += since[*stripe] as f64 * on_dram;
-            if window.contains(stripe) {
+        for (unit, nodes) in asked.iter().zip(nodes.chunks(PER_UNIT as usize)) {
+            let on_dram = nodes.iter().filter(|node| self.on_dram(**node)).count() as f64 / PER_UNIT as f64;
+            total += since[*unit];
+            access_dram += since[*unit] as f64 * on_dram;
+            if window.contains(unit) {
                 hot_dram += on_dram / window.len() as f64;
                 for node in nodes {
-                    *hot.entry(name(*node)).or_default() += 1.0 / (window.len() as u64 * PER_STRIPE) as f64;
+                    *hot.entry(name(*node)).or_default() += 1.0 / (window.len() as u64 * PER_UNIT) as f64;
                 }
             }
         }

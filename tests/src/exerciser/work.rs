@@ -1,4 +1,6 @@
-//! The loops over hot and warm stripes, and how long they took.
+//! The loops over the memory, and how long they took.
+//!
+//! A unit of work is a stripe, or one page where hot pages are scattered.
 
 use std::{
     ops,
@@ -20,19 +22,22 @@ use super::{
     report::{Block, Quantiles},
 };
 
-/// What the workers share. Stripes are numbered over all pieces in address order; stripe `n` belongs to thread
+/// What the workers share. Units are numbered over all pieces in address order; unit `n` belongs to thread
 /// `n % threads`, so no word has two writers.
 #[derive(Debug)]
 pub struct Work {
-    stripes: Vec<u64>,
+    units: Vec<u64>,
+    unit_bytes: u64,
     touches: Vec<AtomicU64>,
     windows: Vec<ops::Range<usize>>,
     warm: ops::Range<usize>,
+    growing: ops::Range<usize>,
+    grow_seconds: f64,
     warm_every: u64,
     pattern: Pattern,
     phase_seconds: Option<f64>,
     threads: usize,
-    lines_per_stripe: u64,
+    lines_per_unit: u64,
     stop: AtomicBool,
     phase: AtomicU64,
     phase_starts: Mutex<Vec<f64>>,
@@ -40,28 +45,38 @@ pub struct Work {
 }
 
 impl Work {
-    /// Numbers the stripes of the layout.
+    /// Numbers the units of the layout.
     pub fn new(options: &Options, layout: &Layout) -> Self {
-        let of_piece = |range: Range| (range.start..range.end).step_by(STRIPE as usize);
-        let stripes: Vec<u64> = layout.pieces.iter().flat_map(|piece| of_piece(piece.range)).collect();
+        let scattered = options.pattern == Pattern::Scattered;
+        let (unit_bytes, apart) = if scattered { (PAGE, BLOCK) } else { (STRIPE, STRIPE) };
+        // Which page of a block it is follows from the block's place alone.
+        let within = |n: u64| if scattered { memory::mix(n) % (BLOCK / PAGE) * PAGE } else { 0 };
+        let of_piece = |range: Range| {
+            let starts = (range.start..range.end).step_by(apart as usize);
+            starts.zip(0..).map(move |(start, n)| start + within(n)).filter(move |start| *start < range.end)
+        };
+        let units: Vec<u64> = layout.pieces.iter().flat_map(|piece| of_piece(piece.range)).collect();
         let number = |range: &Range| {
-            let first = stripes.partition_point(|stripe| *stripe < range.start);
-            first..first + (range.bytes() / STRIPE) as usize
+            let before = |address: u64| units.partition_point(|unit| *unit < address);
+            before(range.start)..before(range.end)
         };
         Self {
             windows: layout.windows.iter().map(number).collect(),
             warm: layout.ranges(Kind::Warm).next().as_ref().map_or(0..0, number),
-            touches: stripes.iter().map(|_| AtomicU64::new(0)).collect(),
+            growing: layout.ranges(Kind::Growing).next().as_ref().map_or(0..0, number),
+            grow_seconds: options.grow_seconds,
+            touches: units.iter().map(|_| AtomicU64::new(0)).collect(),
             warm_every: options.warm_every,
             pattern: options.pattern,
             phase_seconds: options.phase_seconds,
             threads: options.threads as usize,
-            lines_per_stripe: options.lines_per_page * (STRIPE / PAGE),
+            lines_per_unit: options.lines_per_page * (unit_bytes / PAGE),
             stop: AtomicBool::new(false),
             phase: AtomicU64::new(0),
             phase_starts: Mutex::new(vec![0.0]),
             longest_stall: AtomicU64::new(0),
-            stripes,
+            units,
+            unit_bytes,
         }
     }
 
@@ -71,7 +86,12 @@ impl Work {
         let mut random = memory::mix(thread);
         let mut order: Option<(u64, Order)> = None;
         let mut last = Instant::now();
+        let mut step_start = None;
         for number in 0.. {
+            // A thread may have no unit of its own.
+            if self.stop.load(Relaxed) {
+                break;
+            }
             let phase = self.phase_at(began.elapsed().as_secs_f64(), thread);
             let window = self.window(phase);
             let order = match &mut order {
@@ -79,17 +99,24 @@ impl Work {
                 other => &mut other.insert((phase, Order::new(self, window, thread as usize))).1,
             };
             let loop_start = last;
-            for step in 0..order.stripes.len() {
+            for step in 0..order.units.len() {
                 last = self.unit(memory, order.pick(step, &mut random), last, &mut timings);
                 if self.stop.load(Relaxed) {
                     return timings;
                 }
             }
             timings.loops.saturating_record((last - loop_start).as_nanos() as u64);
-            if number % self.warm_every == 0 {
-                for stripe in self.own(self.warm.clone(), thread as usize) {
-                    last = self.unit(memory, stripe, last, &mut timings);
-                }
+            let others = !self.warm.is_empty() || !self.growing.is_empty();
+            if others && number % self.warm_every != 0 {
+                continue;
+            }
+            let there = self.there(began.elapsed().as_secs_f64());
+            let up_and_down = self.own(there.clone(), thread as usize).chain(self.own(there, thread as usize).rev());
+            for unit in self.own(self.warm.clone(), thread as usize).chain(up_and_down) {
+                last = self.unit(memory, unit, last, &mut timings);
+            }
+            if let Some(start) = step_start.replace(last) {
+                timings.steps.saturating_record((last - start).as_nanos() as u64);
             }
         }
         timings
@@ -100,17 +127,18 @@ impl Work {
         self.stop.store(true, Relaxed);
     }
 
-    /// Touches so far of each chosen line in the stripe that holds `address`.
+    /// Touches so far of each chosen line in the unit that holds `address`; 0 where none does.
     pub fn touches(&self, address: u64) -> u64 {
-        let after = self.stripes.partition_point(|stripe| *stripe <= address);
-        after.checked_sub(1).map_or(0, |stripe| self.touches[stripe].load(Relaxed))
+        let after = self.units.partition_point(|unit| *unit <= address);
+        let last = after.checked_sub(1).filter(|unit| address < self.units[*unit] + self.unit_bytes);
+        last.map_or(0, |unit| self.touches[unit].load(Relaxed))
     }
 
     /// Touches of each block that had any, in cache lines.
     pub fn blocks(&self) -> Vec<Block> {
         let mut blocks: Vec<Block> = Vec::new();
-        for (stripe, touches) in self.stripes.iter().zip(&self.touches) {
-            let (start, accesses) = (stripe / BLOCK * BLOCK, touches.load(Relaxed) * self.lines_per_stripe);
+        for (unit, touches) in self.units.iter().zip(&self.touches) {
+            let (start, accesses) = (unit / BLOCK * BLOCK, touches.load(Relaxed) * self.lines_per_unit);
             match blocks.last_mut() {
                 Some(block) if block.start == start => block.accesses += accesses,
                 _ if accesses > 0 => blocks.push(Block { start, accesses }),
@@ -125,20 +153,25 @@ impl Work {
         self.phase_starts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The present phase and its hot stripes.
+    /// The present phase and its hot units.
     pub fn now(&self) -> (u64, ops::Range<usize>) {
         let phase = self.phase.load(Relaxed);
         (phase, self.window(phase))
     }
 
-    /// Address of each stripe.
-    pub fn stripes(&self) -> &[u64] {
-        &self.stripes
+    /// Address of each unit.
+    pub fn units(&self) -> &[u64] {
+        &self.units
     }
 
-    /// Cache lines touched in each stripe so far.
+    /// Bytes of a unit.
+    pub fn unit_bytes(&self) -> u64 {
+        self.unit_bytes
+    }
+
+    /// Cache lines touched in each unit so far.
     pub fn accesses(&self) -> Vec<u64> {
-        self.touches.iter().map(|touches| touches.load(Relaxed) * self.lines_per_stripe).collect()
+        self.touches.iter().map(|touches| touches.load(Relaxed) * self.lines_per_unit).collect()
     }
 
     /// The longest unit since this was last asked, in ns.
@@ -159,14 +192,21 @@ impl Work {
         phase
     }
 
-    fn own(&self, stripes: ops::Range<usize>, thread: usize) -> impl Iterator<Item = usize> + '_ {
-        stripes.filter(move |stripe| stripe % self.threads == thread)
+    fn own(&self, units: ops::Range<usize>, thread: usize) -> impl DoubleEndedIterator<Item = usize> + '_ {
+        units.filter(move |unit| unit % self.threads == thread)
     }
 
-    /// Touches one stripe; `last` is when the unit before it ended.
-    fn unit(&self, memory: &Memory, stripe: usize, last: Instant, timings: &mut Timings) -> Instant {
-        memory.touch(self.stripes[stripe]);
-        let touches = &self.touches[stripe];
+    /// What has come of what grows.
+    fn there(&self, seconds: f64) -> ops::Range<usize> {
+        let all = self.growing.len();
+        let grown = (all as f64 * (seconds / self.grow_seconds).min(1.0)).ceil() as usize;
+        self.growing.start..self.growing.start + grown.min(all)
+    }
+
+    /// Does one unit; `last` is when the one before it ended.
+    fn unit(&self, memory: &Memory, unit: usize, last: Instant, timings: &mut Timings) -> Instant {
+        memory.touch(Range::new(self.units[unit], self.units[unit] + self.unit_bytes));
+        let touches = &self.touches[unit];
         touches.store(touches.load(Relaxed) + 1, Relaxed);
         let now = Instant::now();
         let nanoseconds = (now - last).as_nanos() as u64;
@@ -176,47 +216,48 @@ impl Work {
     }
 }
 
-/// A thread's stripes of one window and the order of touching them.
+/// A thread's units of one window and the order of touching them.
 struct Order {
     pattern: Pattern,
-    stripes: Vec<usize>,
+    units: Vec<usize>,
     /// Running sum of 1/rank, for [`Pattern::Zipf`].
     weights: Vec<f64>,
 }
 
 impl Order {
     fn new(work: &Work, window: ops::Range<usize>, thread: usize) -> Self {
-        let mut stripes: Vec<usize> = work.own(window, thread).collect();
+        let mut units: Vec<usize> = work.own(window, thread).collect();
         let mut weights = Vec::new();
         if work.pattern == Pattern::Zipf {
-            stripes.sort_unstable_by_key(|stripe| memory::mix(*stripe as u64));
-            weights = (1..=stripes.len()).map(|rank| 1.0 / rank as f64).collect();
+            units.sort_unstable_by_key(|unit| memory::mix(*unit as u64));
+            weights = (1..=units.len()).map(|rank| 1.0 / rank as f64).collect();
             (1..weights.len()).for_each(|n| weights[n] += weights[n - 1]);
         }
-        Self { pattern: work.pattern, stripes, weights }
+        Self { pattern: work.pattern, units, weights }
     }
 
     fn pick(&self, step: usize, random: &mut u64) -> usize {
         *random = random.wrapping_add(1);
         let draw = memory::mix(*random);
         match self.pattern {
-            Pattern::Sweep => self.stripes[step],
-            Pattern::Random => self.stripes[(draw % self.stripes.len() as u64) as usize],
+            Pattern::Sweep | Pattern::Scattered => self.units[step],
+            Pattern::Random => self.units[(draw % self.units.len() as u64) as usize],
             Pattern::Zipf => {
                 let total = self.weights.last().copied().unwrap_or(0.0);
                 let at = draw as f64 / u64::MAX as f64 * total;
                 let rank = self.weights.partition_point(|weight| *weight < at);
-                self.stripes[rank.min(self.stripes.len() - 1)]
+                self.units[rank.min(self.units.len() - 1)]
             }
         }
     }
 }
 
-/// How long units and loops took.
+/// How long units, loops and steps took.
 #[derive(Debug)]
 pub struct Timings {
     units: Histogram<u64>,
     loops: Histogram<u64>,
+    steps: Histogram<u64>,
 }
 
 impl Default for Timings {
@@ -233,7 +274,7 @@ impl Timings {
     pub fn new() -> Self {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let histogram = || Histogram::new_with_bounds(1, HOUR_NS, 3).expect("valid bounds");
-        Self { units: histogram(), loops: histogram() }
+        Self { units: histogram(), loops: histogram(), steps: histogram() }
     }
 
     /// Takes in another thread's.
@@ -243,6 +284,7 @@ impl Timings {
     pub fn add(&mut self, other: &Self) -> Result<()> {
         self.units.add(&other.units)?;
         self.loops.add(&other.loops)?;
+        self.steps.add(&other.steps)?;
         Ok(())
     }
 
@@ -255,6 +297,11 @@ impl Timings {
     pub fn loops(&self) -> Quantiles {
         quantiles(&self.loops)
     }
+
+    /// Times from one pass over the warm and growing bytes to the next; of loops, where there are none.
+    pub fn steps(&self) -> Quantiles {
+        quantiles(&self.steps)
+    }
 }
 
 fn quantiles(histogram: &Histogram<u64>) -> Quantiles {
@@ -265,5 +312,50 @@ fn quantiles(histogram: &Histogram<u64>) -> Quantiles {
         p999: histogram.value_at_quantile(0.999),
         max: histogram.max(),
         mean: histogram.mean(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn work(line: &str) -> (Work, Layout) {
+        let options = Line::parse_from(format!("x {line}").split_whitespace()).options;
+        let layout = Layout::new(&options).unwrap();
+        (Work::new(&options, &layout), layout)
+    }
+
+    #[test]
+    fn scattered_units_are_one_page_in_each_block_and_not_the_same() {
+        let (work, layout) = work("--hot 32M --pattern scattered --lines-per-page 64");
+        let first = layout.pieces[0].range.start;
+        assert_eq!((work.units().len(), work.unit_bytes()), (16, PAGE));
+        assert!(work.units().iter().zip(0..).all(|(unit, n)| (unit - first) / BLOCK == n && unit % PAGE == 0));
+        assert!(work.units().windows(2).any(|pair| pair[0] % BLOCK != pair[1] % BLOCK));
+        work.touches[3].store(7, Relaxed);
+        let unit = work.units()[3];
+        assert_eq!([unit - 1, unit, unit + PAGE - 1, unit + PAGE].map(|at| work.touches(at)), [0, 7, 7, 0]);
+        assert_eq!(work.accesses()[3], 7 * 64);
+    }
+
+    #[test]
+    fn what_grows_is_whole_in_the_end_and_never_before() {
+        let (work, layout) = work("--hot 1M --warm 2M --grow 4M --grow-seconds 10");
+        let growing = layout.ranges(Kind::Growing).next().unwrap();
+        let there = |seconds: f64| {
+            let there = work.there(seconds);
+            assert_eq!(work.units()[there.start], growing.start);
+            there.len() as u64 * STRIPE
+        };
+        assert_eq!([0.1, 5.0, 10.0, 99.0].map(there), [STRIPE, 2 << 20, 4 << 20, 4 << 20]);
     }
 }

@@ -1,6 +1,7 @@
 //! `tensortier agent` and its clients, as the benches use them inside a guest.
 
 use std::{
+    fs,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -96,6 +97,43 @@ pub fn attach(pid: u32, name: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// What a process or kernel thread is called and what it has used so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Used {
+    /// Its name, 15 bytes at the most.
+    pub name: String,
+    /// CPU seconds in its own code.
+    pub user: f64,
+    /// CPU seconds in the kernel.
+    pub system: f64,
+}
+
+impl Used {
+    /// Of a process by its pid.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of(pid: &str) -> Result<Self> {
+        let path = format!("/proc/{pid}/stat");
+        let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        Self::parse(&stat).with_context(|| format!("{path} holds {stat:?}"))
+    }
+
+    /// CPU seconds in all.
+    pub fn cpu(&self) -> f64 {
+        self.user + self.system
+    }
+
+    /// A line of /proc/PID/stat; a name may hold blanks and brackets.
+    fn parse(stat: &str) -> Option<Self> {
+        const TICKS_PER_SECOND: f64 = 100.0;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let mut fields = rest.split_ascii_whitespace().skip(11);
+        let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / TICKS_PER_SECOND);
+        Some(Self { name: name.to_owned(), user: seconds()?, system: seconds()? })
+    }
+}
+
 /// Sends a signal, named as kill(1) has it.
 ///
 /// # Errors
@@ -104,4 +142,17 @@ pub fn tell(pid: u32, signal: &str) -> Result<()> {
     let told = Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status();
     ensure!(told.context("cannot start kill")?.success(), "process {pid} could not be sent {signal}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Used;
+
+    #[test]
+    fn names_may_hold_anything_and_times_are_seconds() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 8 7 6 250 1075 5 4 20 0 1 0 99";
+        let used = Used::parse(stat).expect("a line");
+        assert_eq!((used.name.as_str(), used.user, used.system), ("a) b (c", 2.5, 10.75));
+        assert!(Used::parse("7 (a S 1").is_none() && Used::parse("7 (a) S 1 2").is_none());
+    }
 }

@@ -1,5 +1,5 @@
-//! What the planner's benches share: the graphs, the machine, the limits, results that outlive an interrupted run, and
-//! a graph at another batch size.
+//! What the planner's benches share: the graphs, the machine, the limits, and a graph at another batch size; and what
+//! every long bench needs, results that outlive an interrupted run.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tensortier_model::{Bytes, GpuProfile, Machine, Nanos, Profiles};
 use tensortier_planner::{
     graph::{self, Graph, GraphBuilder, NewOp, StorageId, StorageKind, json},
@@ -79,33 +79,46 @@ impl Point {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Line {
+struct Line<P> {
     build: u64,
     key: String,
-    point: Point,
+    point: P,
 }
 
 /// Results by key in a file of JSON lines, so that a bench goes on where it was interrupted. Only those of the same
 /// build of the same program count.
-pub struct Store {
+pub struct Store<P = Point> {
     path: PathBuf,
     build: u64,
-    points: BTreeMap<String, Point>,
+    points: BTreeMap<String, P>,
 }
 
-impl Store {
+/// A number that stands for a build of a program.
+///
+/// # Errors
+/// The program's path, where it cannot be read.
+pub fn build_of(program: &Path) -> Result<u64> {
+    let bytes = fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+impl<P: Clone + Serialize + DeserializeOwned> Store<P> {
     /// Opens or makes the file. Lines that do not parse, as after an interruption, are left out.
     ///
     /// # Errors
     /// The program's own file cannot be read, the store's folder cannot be made.
     pub fn open(path: &Path, fresh: bool) -> Result<Self> {
-        let program = std::env::current_exe().and_then(fs::read).context("cannot read this program's own file")?;
-        let mut hasher = DefaultHasher::new();
-        program.hash(&mut hasher);
-        Self::of_build(path, fresh, hasher.finish())
+        let program = std::env::current_exe().context("this program's own file is not known")?;
+        Self::of_build(path, fresh, build_of(&program)?)
     }
 
-    fn of_build(path: &Path, fresh: bool, build: u64) -> Result<Self> {
+    /// As [`Store::open`], for results that depend on another build than this program's own.
+    ///
+    /// # Errors
+    /// The store's folder cannot be made.
+    pub fn of_build(path: &Path, fresh: bool, build: u64) -> Result<Self> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
@@ -113,27 +126,42 @@ impl Store {
             fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         let text = fs::read_to_string(path).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Line<P>>(line).ok());
         let points = lines.filter(|line| line.build == build).map(|line| (line.key, line.point)).collect();
         Ok(Self { path: path.to_owned(), build, points })
+    }
+
+    /// The stored result of `key`.
+    pub fn stored(&self, key: &str) -> Option<&P> {
+        self.points.get(key)
     }
 
     /// The stored result of `key`, or else the one that `make` gives, stored.
     ///
     /// # Errors
     /// Those of `make`; the file cannot be written.
-    pub fn get(&mut self, key: &str, make: impl FnOnce() -> Result<Point>) -> Result<Point> {
+    pub fn get(&mut self, key: &str, make: impl FnOnce() -> Result<P>) -> Result<P> {
         if let Some(point) = self.points.get(key) {
             return Ok(point.clone());
         }
-        let line = Line { build: self.build, key: key.to_owned(), point: make()? };
+        let point = make()?;
+        self.put(key, point.clone())?;
+        Ok(point)
+    }
+
+    /// Stores the result of `key`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put(&mut self, key: &str, point: P) -> Result<()> {
+        let line = Line { build: self.build, key: key.to_owned(), point };
         // Begins a line, whatever an interruption left of the last one.
         let text = format!("\n{}\n", serde_json::to_string(&line)?);
         let file = fs::OpenOptions::new().create(true).append(true).open(&self.path);
         file.and_then(|mut file| file.write_all(text.as_bytes()))
             .with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.points.insert(line.key, line.point.clone());
-        Ok(line.point)
+        self.points.insert(line.key, line.point);
+        Ok(())
     }
 }
 
@@ -241,7 +269,7 @@ mod tests {
         let mut store = Store::of_build(&path, false, 1).unwrap();
         assert_eq!(store.get("a", || Ok(point(5))).unwrap(), point(5));
         fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"build\":1,\"ke").unwrap();
-        let mut again = Store::of_build(&path, false, 1).unwrap();
+        let mut again = Store::<Point>::of_build(&path, false, 1).unwrap();
         assert_eq!(again.get("a", || unreachable!("it is there")).unwrap(), point(5));
         let mut other = Store::of_build(&path, false, 2).unwrap();
         assert_eq!(other.get("a", || Ok(point(6))).unwrap(), point(6));

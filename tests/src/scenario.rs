@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tensortier::units::NodeId;
 
 use crate::{
@@ -80,19 +80,7 @@ impl Scenario {
     /// # Errors
     /// The guest does not run, a run in it fails, or the kernel complained (its log has a warning or an oops).
     pub fn run(&self, bench: &Path) -> Result<Seen> {
-        let out = tempdir(&self.name)?;
-        let variable = format!("{VARIABLE}={}", serde_json::to_string(self)?);
-        let timeout = 300 + 8 * (self.seconds + self.alone_seconds) as u32;
-        let guest = Guest::new(Profile::Numa, &self.kernel, &out)
-            .dram(&format!("{}M", self.guest_mib.0))
-            .slow(&format!("{}M", self.guest_mib.1))
-            .timeout(timeout);
-        let ran = guest.run([OsStr::new("env"), OsStr::new(&variable), bench.as_os_str()])?;
-        ensure!(ran.code == 0, "{} failed in the guest ({}):\n{}", self.name, ran.code, ran.stdout);
-        let complaint = |line: &&str| line.contains("WARNING:") || line.contains("BUG:");
-        if let Some(line) = ran.kernel_log()?.lines().find(complaint) {
-            bail!("{}: the guest's kernel complained: {line}; see {}", self.name, out.join("kernel.log").display());
-        }
+        let out = boot(&self.name, &self.kernel, self.guest_mib, self.seconds + self.alone_seconds, self, bench)?;
         let alone = (self.alone_seconds > 0.0).then(|| Report::read(&out.join("alone.json"))).transpose()?;
         let summary = fs::read_to_string(out.join("summary.json")).context("the run left no summary")?;
         let seen = Seen {
@@ -112,7 +100,7 @@ impl Scenario {
     }
 
     fn play(&self) -> Result<()> {
-        let out = PathBuf::from(env::var_os("TENSORTIER_OUT").context("the guest has no $TENSORTIER_OUT")?);
+        let out = out()?;
         fix_settings()?;
         if self.alone_seconds > 0.0 {
             leave_free(self.free_dram_mib)?;
@@ -164,13 +152,55 @@ pub fn measure(bench: &mut Bench, kernel: &str, shape: impl FnOnce(Guest) -> Gue
     Ok(log)
 }
 
+/// Boots a guest with so many MiB of DRAM and of slow memory and runs `bench` in it, this program, which finds `job`
+/// there by [`asked`]; `seconds` is about how long the job takes. Gives the folder with what was written to
+/// `$TENSORTIER_OUT`, which is the caller's to remove.
+///
+/// # Errors
+/// The guest does not run, the job fails, or the kernel complained (its log has a warning or an oops).
+pub fn boot<T: Serialize>(
+    name: &str,
+    kernel: &str,
+    mib: (u64, u64),
+    seconds: f64,
+    job: &T,
+    bench: &Path,
+) -> Result<PathBuf> {
+    let out = tempdir(name)?;
+    let variable = format!("{VARIABLE}={}", serde_json::to_string(job)?);
+    let guest = Guest::new(Profile::Numa, kernel, &out)
+        .dram(&format!("{}M", mib.0))
+        .slow(&format!("{}M", mib.1))
+        .timeout(300 + 8 * seconds as u32);
+    let ran = guest.run([OsStr::new("env"), OsStr::new(&variable), bench.as_os_str()])?;
+    ensure!(ran.code == 0, "{name} failed in the guest ({}):\n{}", ran.code, ran.stdout);
+    let complaint = |line: &&str| line.contains("WARNING:") || line.contains("BUG:");
+    if let Some(line) = ran.kernel_log()?.lines().find(complaint) {
+        bail!("{name}: the guest's kernel complained: {line}; see {}", out.join("kernel.log").display());
+    }
+    Ok(out)
+}
+
+/// In the guest: the job that was asked for. `None` on the host, where the bench itself is to run.
+pub fn asked<T: DeserializeOwned>() -> Option<Result<T>> {
+    let text = env::var(VARIABLE).ok()?;
+    Some(serde_json::from_str(&text).context("the guest was asked for something else"))
+}
+
+/// In the guest: the folder whose files the host gets.
+///
+/// # Errors
+/// This is no guest.
+pub fn out() -> Result<PathBuf> {
+    Ok(PathBuf::from(env::var_os("TENSORTIER_OUT").context("the guest has no $TENSORTIER_OUT")?))
+}
+
 /// In the guest: runs the scenario that was asked for. `None` on the host, where the bench itself is to run.
 ///
 /// # Errors
 /// A program of the scenario fails, or a setting cannot be fixed.
 pub fn inside() -> Option<Result<()>> {
-    let text = env::var(VARIABLE).ok()?;
-    Some(serde_json::from_str::<Scenario>(&text).context("not a scenario").and_then(|scenario| scenario.play()))
+    asked().map(|scenario| scenario.and_then(|scenario: Scenario| scenario.play()))
 }
 
 /// In the guest: takes the kernel's own tiering out of the measurement.
@@ -214,17 +244,28 @@ pub fn build() -> Result<()> {
 }
 
 /// Takes memory of node 0 away until `mib` are free; gives back what an earlier call took.
-fn leave_free(mib: u64) -> Result<()> {
+///
+/// # Errors
+/// The node has less.
+pub fn leave_free(mib: u64) -> Result<()> {
     let balloon = root().join("scripts/guest/balloon");
     run(Command::new(&balloon).args(["0", "0"]))?;
     run(Command::new(&balloon).args([&format!("{mib}M"), "0"]))
 }
 
-fn fix(path: &str, value: &str) -> Result<()> {
+/// Writes a setting of the kernel.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn fix(path: &str, value: &str) -> Result<()> {
     fs::write(path, value).with_context(|| format!("cannot write {value} to {path}"))
 }
 
-fn run(command: &mut Command) -> Result<()> {
+/// Runs a command to its end.
+///
+/// # Errors
+/// It cannot be started, or fails.
+pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("cannot start {:?}", command.get_program()))?;
     ensure!(status.success(), "{:?} ended with {status}", command.get_program());
     Ok(())

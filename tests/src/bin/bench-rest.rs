@@ -17,7 +17,7 @@ use clap::Parser;
 use tensortier::control::{self, Answer, Request, client::Client};
 use tensortier_tests::{
     bench::{Bench, BenchArgs, GuestArgs, Op},
-    daemon::{Agent, attach, status},
+    daemon::{Agent, Used, attach, status},
     scenario,
 };
 
@@ -147,12 +147,7 @@ fn moved(summary: &serde_json::Value) -> f64 {
 
 /// CPU seconds of a process or kernel thread so far.
 fn cpu(pid: &str) -> Result<f64> {
-    const TICKS_PER_SECOND: f64 = 100.0;
-    let path = format!("/proc/{pid}/stat");
-    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let fields: Vec<&str> = stat.rsplit_once(')').context("no name in it")?.1.split_whitespace().collect();
-    let ticks: f64 = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    Ok(ticks / TICKS_PER_SECOND)
+    Ok(Used::of(pid)?.cpu())
 }
 
 fn status_kib(pid: &str, key: &str) -> Result<f64> {

@@ -9,6 +9,7 @@ pub mod exerciser;
 pub mod golden;
 pub mod guest;
 pub mod memcpy;
+pub mod peers;
 pub mod perf;
 pub mod points;
 pub mod scenario;

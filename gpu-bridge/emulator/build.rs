@@ -3,5 +3,7 @@
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // As the driver's own, its functions are what its tables name, whatever a program has of the same name.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo::rerun-if-changed=build.rs");
 }

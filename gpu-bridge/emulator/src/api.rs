@@ -125,6 +125,11 @@ api! {
         offer(context, CONTEXTS.with_borrow_mut(Vec::pop).ok_or(Code::InvalidContext)?);
         Ok(())
     };
+    12000 "cuCtxGetId" fn cuCtxGetId(context: u64, id: *mut u64) |d| {
+        // Handles are never given twice here.
+        let context = if context == 0 { top() } else { Some(context) };
+        put(id, d.rules().current(context)?)
+    };
     2000 "cuCtxGetDevice" fn cuCtxGetDevice(device: *mut i32) |d| { drop(d.within()?); put(device, 0) };
     3020 "cuCtxGetApiVersion" fn cuCtxGetApiVersion(_context: u64, version: *mut u32) |d| {
         drop(d.within()?);

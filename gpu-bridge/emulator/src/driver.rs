@@ -220,9 +220,9 @@ pub(crate) fn pointer_attribute(rules: &Rules, to: *mut c_void, attribute: i32, 
 pub(crate) fn attribute_of(attribute: i32) -> i32 {
     match attribute {
         // Two copy engines (40), unified addressing (41), overlap (15), mapped host memory (19), compute 8.0 (75, 76),
-        // registering host memory (99); its pointers are the device's too (91 says so of pageable ones: no).
+        // registering host memory (99), whose pointers are the device's too (91).
         40 => 2,
-        15 | 19 | 41 | 99 => 1,
+        15 | 19 | 41 | 91 | 99 => 1,
         75 => 8,
         // Warp, threads, multiprocessors: what a program divides by is not 0.
         10 => 32,

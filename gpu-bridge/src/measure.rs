@@ -50,16 +50,17 @@ pub enum MeasureError {
     Movable(#[from] PoolError),
 }
 
-/// Measures every path with `copies` copies of `bytes`, over the memory of each node.
+/// Measures every path with `copies` copies of `bytes`, over the memory of each node. The bridge's staging rings are on
+/// node `ring`, the GPU's.
 ///
 /// # Errors
 /// The driver gives no device memory. What only one path lacks is in its [`Rate::error`].
-pub fn paths(gpu: &Gpu, nodes: &[u32], bytes: Bytes, copies: usize) -> Result<Vec<Rate>, MeasureError> {
+pub fn paths(gpu: &Gpu, nodes: &[u32], ring: u32, bytes: Bytes, copies: usize) -> Result<Vec<Rate>, MeasureError> {
     let device = gpu.allocate(2 * bytes)?;
     let mut rates = Vec::new();
     for &node in nodes {
         for path in ["pageable", "registered", "bridge"] {
-            rates.push(rate(gpu, path, node, device, bytes, copies).unwrap_or_else(|error| Rate {
+            rates.push(rate(gpu, path, (node, ring), device, bytes, copies).unwrap_or_else(|error| Rate {
                 path,
                 node,
                 h2d: f64::NAN,
@@ -76,7 +77,7 @@ pub fn paths(gpu: &Gpu, nodes: &[u32], bytes: Bytes, copies: usize) -> Result<Ve
 fn rate(
     gpu: &Gpu,
     path: &'static str,
-    node: u32,
+    (node, ring): (u32, u32),
     device: u64,
     bytes: Bytes,
     copies: usize,
@@ -90,7 +91,7 @@ fn rate(
     let mut host = memory.map(&[Run { node, bytes: 2 * bytes }], size::HUGE)?;
     let rated = match path {
         "pageable" => blocking(gpu, &mut host, device, bytes, copies),
-        _ => piped(gpu, &host, node, device, bytes, copies, path == "registered"),
+        _ => piped(gpu, &host, (node, ring), device, bytes, copies, path == "registered"),
     };
     memory.unmap(host);
     let (h2d, d2h, both) = rated?;
@@ -118,7 +119,7 @@ fn blocking(gpu: &Gpu, host: &mut Mapping, device: u64, bytes: Bytes, copies: us
 fn piped(
     gpu: &Gpu,
     host: &Mapping,
-    node: u32,
+    (node, ring): (u32, u32),
     device: u64,
     bytes: Bytes,
     copies: usize,
@@ -132,7 +133,7 @@ fn piped(
     let clock = Arc::new(RealClock::new());
     // SAFETY: the mapping and the device memory outlive the pipeline, whose copies alone use them; each direction has a
     // half of its own.
-    let cuda = unsafe { CudaDevice::new(gpu, Arc::clone(&clock), LIMITS, node, Slow::new()) };
+    let cuda = unsafe { CudaDevice::new(gpu, Arc::clone(&clock), LIMITS, ring, Slow::new()) };
     let measured = cuda.and_then(|cuda| {
         let mut pipeline = Pipeline::new(clock, cuda, LIMITS, Tuning::Adaptive);
         let mut run = |ways: &[Direction]| {

@@ -183,7 +183,7 @@ fn inner_plan() {
 #[ignore = "run by every_path_is_measured with the emulator"]
 fn inner_paths() {
     let gpu = Gpu::open().expect("the emulator");
-    let rates = measure::paths(&gpu, &[0, 999], 2 * MIB, 2).expect("room");
+    let rates = measure::paths(&gpu, &[0, 999], 0, 2 * MIB, 2).expect("room");
     assert_eq!(rates.len(), 6);
     for rate in rates {
         let bad = rate.node == 999;

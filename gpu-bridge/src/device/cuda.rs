@@ -96,6 +96,23 @@ impl Gpu {
         &self.name
     }
 
+    /// Where it is on the PCI bus, as sysfs has it: `0000:81:00.0`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pci_address(&self) -> Result<String, CudaError> {
+        use sys::CUdevice_attribute_enum as Attribute;
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: the driver writes an integer.
+            let code = unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, self.device) };
+            check("cuDeviceGetAttribute", code).map(|()| value)
+        };
+        let domain = attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+        let bus = attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+        Ok(format!("{domain:04x}:{bus:02x}:{:02x}.0", attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?))
+    }
+
     /// Takes device memory.
     ///
     /// # Errors

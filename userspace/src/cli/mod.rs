@@ -1,6 +1,7 @@
 //! The command line: one file a subcommand.
 
 mod agent;
+mod bridge;
 mod config;
 mod doctor;
 mod drain;
@@ -58,6 +59,7 @@ enum Command {
     Doctor(doctor::Args),
     Config(config::Args),
     Perf(perf::Args),
+    Bridge(bridge::Args),
 }
 
 /// Done.
@@ -98,6 +100,7 @@ pub fn main(inherited: &[RawFd]) -> u8 {
         Some(Command::Doctor(args)) => doctor::run(&args),
         Some(Command::Config(args)) => config::run(&args).map(|()| DONE),
         Some(Command::Perf(args)) => perf::run(&args),
+        Some(Command::Bridge(args)) => bridge::run(&args).map(|()| DONE),
         Some(Command::Top(args)) => top::run(&args).map(|()| DONE),
         Some(Command::Topo(args)) => topo::run(&args).map(|()| DONE),
         Some(Command::Plan(args)) => plan::run(&args).map(|()| DONE),

@@ -5,6 +5,8 @@
 
 mod cuda;
 mod kernels;
+mod stream;
 mod threads;
 
 pub use cuda::{CudaDevice, CudaError, Gpu, Slow};
+pub use stream::{Calls, StreamDevice};

@@ -5,6 +5,7 @@ mod bridge;
 mod config;
 mod doctor;
 mod drain;
+mod gpu;
 mod jobs;
 mod offload;
 mod perf;

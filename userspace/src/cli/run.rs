@@ -30,7 +30,7 @@ use tensortier::{
 use super::{
     RUN_FAILED,
     agent::{Socket, connect_or_start},
-    chain,
+    chain, gpu,
     jobs::LimitArgs,
     offload, say,
 };
@@ -68,6 +68,10 @@ pub struct Args {
     /// What PyTorch saves for the backward pass lies on the slow node meanwhile; for Python scripts, unmodified.
     #[arg(long)]
     offload_activations: bool,
+    /// Puts the GPU bridge under the job's CUDA programs, unmodified: pinned host memory comes from its pool on the GPU's
+    /// node, and large copies of pageable memory are pipelined. Programs without CUDA are not touched.
+    #[arg(long)]
+    gpu: bool,
     /// The config to use, where no agent runs yet [default: /etc/tensortier/config.toml, where it exists].
     #[arg(long, value_name = "FILE", env = "TENSORTIER_CONFIG")]
     config: Option<PathBuf>,
@@ -111,6 +115,9 @@ fn follow(args: &'static Args, inherited: &[RawFd]) -> Result<u8> {
 
     if args.offload_activations {
         offload::prepare(&mut caller.environment)?;
+    }
+    if args.gpu {
+        gpu::prepare(&mut caller.environment)?;
     }
 
     // Opened before the job starts: a wrong path should not cost the run.

@@ -5,6 +5,7 @@
 
 mod caller;
 mod codes;
+mod gpu;
 mod signals;
 mod terminal;
 

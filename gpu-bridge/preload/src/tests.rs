@@ -23,6 +23,8 @@ thread_local! {
     static DEVICE: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
     static REGISTERS: Cell<i32> = const { Cell::new(0) };
     static MODE: Cell<i32> = const { Cell::new(0) };
+    /// Registrations so far, and the bytes of the last.
+    static REGISTERED: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
 fn chunk(to: *mut u8, from: *const u8, bytes: usize) -> i32 {
@@ -67,7 +69,10 @@ answers! {
         unsafe { (base.write(DEVICE.get().0), bytes.write(DEVICE.get().1)) };
         0
     };
-    register(_address: u64, _bytes: usize, _flags: u32) REGISTERS.get();
+    register(_address: u64, bytes: usize, _flags: u32) {
+        REGISTERED.set((REGISTERED.get().0 + 1, bytes));
+        REGISTERS.get()
+    };
     unregister(_address: u64) 0;
     device_pointer(to: *mut u64, address: u64, _flags: u32) { unsafe { to.write(address) }; 0 };
     host_alloc(to: *mut u64, _bytes: usize, flags: u32) { unsafe { to.write(u64::from(flags)) }; 0 };
@@ -241,6 +246,27 @@ fn where_registering_fails_the_driver_allocates() {
     REGISTERS.set(0);
     assert_eq!(state.allocate(MIB, 0), None, "not asked again");
     assert_eq!(count(&state.counts.passed_allocations), 6);
+}
+
+/// Registering waits for the device and costs milliseconds (torchtune issue 2076); powers of two cost memory (pytorch
+/// issue 95823).
+#[test]
+fn a_steady_program_registers_nothing_and_no_more_than_it_asked_for() {
+    let state = State::new(driver());
+    let (host, device) = memory();
+    let (from, to, odd) = (host.as_ptr() as u64, device.as_ptr() as u64, 33 * MIB + 5);
+    let step = || {
+        assert_eq!(state.copy(Direction::H2d, to, from, host.len(), 0), Some(0));
+        let pinned = [odd, MIB, 70_000].map(|bytes| state.allocate(bytes, 0).expect("room"));
+        assert_eq!(pinned.map(|address| state.free(address)), [Some(0); 3]);
+    };
+    let first = state.allocate(odd, 0).expect("room");
+    assert!(REGISTERED.get().1 < odd + 4096, "{} bytes registered for {odd}", REGISTERED.get().1);
+    assert_eq!(state.free(first), Some(0));
+    step();
+    let after = REGISTERED.get().0;
+    (0..3).for_each(|_| step());
+    assert_eq!(REGISTERED.get().0, after);
 }
 
 #[test]

@@ -115,6 +115,16 @@ pub fn lost(loss: Loss, events: u64) {
     }
 }
 
+/// Counts one lost event from a program that others of its kind can interrupt: uprobes run in their task, which may be
+/// preempted.
+#[inline(always)]
+pub fn lost_shared(loss: Loss) {
+    if let Some(count) = LOST.get_ptr_mut(loss as u32) {
+        // SAFETY: a map value.
+        unsafe { add_shared(count, 1) };
+    }
+}
+
 /// Adds to a counter that other CPUs add to at the same time. The BPF target of rustc has no `fetch_add`.
 ///
 /// # Safety

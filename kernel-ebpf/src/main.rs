@@ -1,11 +1,12 @@
-//! The eBPF programs: what a job does to its memory, seen from tracepoints alone. No kprobe and no fentry, so that they
-//! attach on every kernel that has the tracepoints.
+//! The eBPF programs: what a job does to its memory, seen from tracepoints. No kprobe and no fentry, so that they attach on
+//! every kernel that has the tracepoints. What a GPU does leaves no trace in the kernel: that is seen by uprobes.
 //!
 //! ```text
 //! job.rs      fork, exec, exit     JOBS: whose faults count          → JOB_EVENTS
 //! fault.rs    page faults          per region and per job            → FAULTS, JOB_FAULTS
 //! damon.rs    DAMON aggregations   of the kdamonds in KDAMONDS       → DAMON_EVENTS
 //! migrate.rs  migrated pages       by reason, the agent's own apart  → MIGRATIONS
+//! gpu.rs      CUDA's copies and pins   of tracked processes              → GPU_EVENTS
 //! emit.rs     field loads, ring buffer output, LOST
 //! ```
 //!
@@ -19,6 +20,8 @@ mod damon;
 mod emit;
 #[cfg(target_arch = "bpf")]
 mod fault;
+#[cfg(target_arch = "bpf")]
+mod gpu;
 #[cfg(target_arch = "bpf")]
 mod job;
 #[cfg(target_arch = "bpf")]

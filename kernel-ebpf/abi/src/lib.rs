@@ -4,6 +4,8 @@
 //! fields, asserted at compile time.
 #![no_std]
 
+pub mod gpu;
+
 /// Names of the maps.
 pub mod maps {
     /// Hash: thread group id → [`JobEntry`](crate::JobEntry).
@@ -24,6 +26,8 @@ pub mod maps {
     pub const DAMON_EVENTS: &str = "DAMON_EVENTS";
     /// Per-CPU array of [`MigrateSums`](crate::MigrateSums), by [`migrate_index`](crate::migrate_index).
     pub const MIGRATIONS: &str = "MIGRATIONS";
+    /// Ring buffer of [`GpuEvent`](crate::gpu::GpuEvent).
+    pub const GPU_EVENTS: &str = "GPU_EVENTS";
     /// Per-CPU array of `u64`: events lost, by [`Loss`](crate::Loss).
     pub const LOST: &str = "LOST";
 }
@@ -280,10 +284,12 @@ pub enum Loss {
     JobProcess = 3,
     /// Migration events with a reason beyond [`MIGRATE_REASONS`]; they are counted in the last slot.
     MigrateReason = 4,
+    /// Copies to and from GPUs: the ring buffer was full.
+    Gpu = 5,
 }
 
 /// Number of [`Loss`] kinds.
-pub const LOSSES: u32 = 5;
+pub const LOSSES: u32 = 6;
 
 const _: () = {
     assert!(size_of::<JobEntry>() == 8 && size_of::<JobEvent>() == 24);
@@ -302,6 +308,6 @@ mod pod {
             $(unsafe impl aya::Pod for $record {})*
         };
     }
-    use crate::{DamonEvent, FaultCounts, JobEntry, JobEvent, MigrateSums, OpenRegion, RegionKey};
-    pod!(JobEntry, JobEvent, RegionKey, FaultCounts, OpenRegion, DamonEvent, MigrateSums);
+    use crate::{DamonEvent, FaultCounts, JobEntry, JobEvent, MigrateSums, OpenRegion, RegionKey, gpu::GpuEvent};
+    pod!(JobEntry, JobEvent, RegionKey, FaultCounts, OpenRegion, DamonEvent, MigrateSums, GpuEvent);
 }

@@ -3,19 +3,21 @@
 //! Minimum kernel: 5.11 (ring buffers, memory accounted to the cgroup). No BTF, kprobe or fentry is needed.
 
 use std::{
+    iter,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     process,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use aya::{Ebpf, EbpfLoader, maps::Map};
 use serde::Serialize;
-use tensortier_abi::{AGENT_TGID, FIELDS, Loss, MAX_REGIONS, PROGRAMS, Program, maps};
+use tensortier_abi::{AGENT_TGID, FIELDS, Loss, MAX_REGIONS, PROGRAMS, Program, gpu, maps};
 
 use super::{
     damon_events::DamonEvents,
     fault::Faults,
     format::{Format, FormatError, tracefs},
+    gpu::GpuCalls,
     job_events::JobEvents,
     layout::Layout,
     lost::Lost,
@@ -117,6 +119,8 @@ pub struct Programs {
     pub damon: DamonEvents,
     /// Pages migrated.
     pub migrations: Migrations,
+    /// Copies to and from GPUs.
+    pub gpu: GpuCalls,
     attachments: Vec<Attachment>,
     ebpf: Ebpf,
     #[cfg(feature = "ebpf-log")]
@@ -162,6 +166,7 @@ impl Programs {
                 lost.of(&[Loss::Damon]),
             )?,
             migrations: Migrations::new(take(&mut ebpf, maps::MIGRATIONS)?, &reasons, lost.of(&[Loss::MigrateReason]))?,
+            gpu: GpuCalls::new(take(&mut ebpf, maps::GPU_EVENTS)?, lost.of(&[Loss::Gpu]), &mut ebpf)?,
             attachments: Vec::new(),
             #[cfg(feature = "ebpf-log")]
             log: aya_log::EbpfLogger::init(&mut ebpf).inspect_err(|error| tracing::warn!(%error, "no eBPF log")).ok(),
@@ -187,6 +192,12 @@ impl Programs {
         &self.attachments
     }
 
+    /// Looks for CUDA libraries in the processes tracked, and sets probes in them.
+    pub fn look_for_gpus(&mut self, now: Instant) {
+        let tracked = self.jobs.tracked().map(|(pid, _)| pid).collect();
+        self.gpu.look(&mut self.ebpf, &tracked, now);
+    }
+
     /// Whether the program of that name runs.
     pub fn runs(&self, program: &str) -> bool {
         self.attachments.iter().any(|one| one.program == program && one.missing.is_none())
@@ -200,7 +211,12 @@ impl Programs {
             let info = forms.filter_map(|form| self.ebpf.program(form)?.info().ok()).next()?;
             Some(RunTime { program: program.name, spent: info.run_time(), runs: info.run_count() })
         };
-        PROGRAMS.iter().filter_map(run_time).collect()
+        let uprobe = |name: &&'static str| {
+            let info = self.ebpf.program(name)?.info().ok()?;
+            Some(RunTime { program: name, spent: info.run_time(), runs: info.run_count() })
+        };
+        let uprobes = [gpu::CALL_PROGRAM, gpu::RETURN_PROGRAM];
+        iter::chain(PROGRAMS.iter().filter_map(run_time), uprobes.iter().filter_map(uprobe)).collect()
     }
 
     /// Events that the kernel handed to no program. It skips one that comes on a CPU where another program, or a map

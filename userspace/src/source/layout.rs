@@ -101,7 +101,7 @@ impl Layout {
 }
 
 /// An error with its causes on one line: aya's own text names only the call.
-fn chain(error: impl std::error::Error) -> String {
+pub(super) fn chain(error: impl std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

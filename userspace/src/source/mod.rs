@@ -6,6 +6,7 @@ pub mod damon_events;
 pub mod ebpf;
 pub mod fault;
 pub mod format;
+pub mod gpu;
 pub mod job_events;
 mod layout;
 mod lost;

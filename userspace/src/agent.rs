@@ -7,6 +7,7 @@ pub mod daemon;
 mod damos;
 mod decide;
 mod error;
+mod gpu;
 mod group;
 mod helped;
 mod homes;
@@ -80,6 +81,7 @@ pub struct Agent {
     homes: Homes,
     memory: Memory,
     heat: HeatMap,
+    gpu: gpu::Gpu,
     rule: Rule,
     /// What the tiers can do, and what was free on their nodes.
     speeds: Option<[Speed; 2]>,
@@ -133,6 +135,7 @@ impl Agent {
             homes: Homes::default(),
             memory: Memory::new(tiers.clone(), config.migrate.file_pages),
             heat: HeatMap::new(heat_params(&config)),
+            gpu: gpu::Gpu::default(),
             rule: rule_of(&config),
             speeds: speeds_of(&host),
             free: BTreeMap::new(),
@@ -235,6 +238,7 @@ impl Agent {
         for pid in tracked.into_iter().chain(job.processes) {
             self.programs.jobs.untrack(pid);
             self.memory.remove(pid);
+            self.gpu.forget(pid);
             self.heat.forget(pid);
         }
         self.aim.lost();
@@ -246,7 +250,7 @@ impl Agent {
             return NOBODY;
         }
         let tick = self.config.agent.tick;
-        if self.is_recorded() {
+        if self.is_recorded() || self.gpu.fast {
             return tick;
         }
         (self.acted.elapsed() / 8).clamp(tick, tick.max(LONGEST_TICK))
@@ -314,6 +318,8 @@ impl Agent {
                     let job = self.jobs.of(event.pid).map(|job| job.id);
                     if !job.is_some_and(|job| self.leave_out(event.pid, job)) {
                         self.memory.forget(event.pid);
+                        self.gpu.forget(event.pid);
+                        self.programs.gpu.restart(event.pid);
                     }
                 }
                 JobEventKind::Exit => self.forget(event.pid),
@@ -341,6 +347,7 @@ impl Agent {
             job.group.read_kills();
         }
         self.jobs.leave(pid);
+        self.gpu.forget(pid);
         self.memory.remove(pid);
         self.heat.forget(pid);
     }
@@ -380,6 +387,7 @@ impl Agent {
             Ok(regions) => self.snapshots.touches(&regions, &mut touches),
             Err(error) => tracing::warn!(%error, "an aggregation of DAMON is lost"),
         }
+        self.hear_gpus(now, &mut touches);
         let used = touches.iter().filter(|touch| touch.weight > 0.0).count();
         tracing::trace!(touches = touches.len(), used, "listened");
         for job in self.jobs.iter_mut() {

@@ -22,8 +22,9 @@ impl Agent {
             let residents: Vec<Resident> = of.cloned().collect();
             // A job that has ended leaves its last view to the account.
             if !residents.is_empty() {
-                let ledger = &job.ledger;
-                job.view = self.heat.view(&residents, &|pid, range| ledger.unmovable_bytes(pid, range, now), now);
+                let (ledger, gpu) = (&job.ledger, &self.gpu);
+                let unmovable = |pid, range| ledger.unmovable_bytes(pid, range, now).max(gpu.pinned(pid, range));
+                job.view = self.heat.view(&residents, &unmovable, now);
                 job.view.foresee(&job.usage);
             }
         }

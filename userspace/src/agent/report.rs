@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-use super::{Agent, account, jobs::Job, policies};
+use super::{Agent, account, gpu, jobs::Job, policies};
 use crate::{
     host::NodeKind,
     observe::{
@@ -75,6 +75,7 @@ impl Agent {
             sources: self.sources(),
             damon,
             events_lost: lost,
+            copied: self.copied(),
             cost: cost.since(&self.before.cost),
             bpf_seconds: run_times.map(|time| (time.program.to_owned(), time.spent.as_secs_f64())).collect(),
             probes: usdt::reached(),
@@ -172,6 +173,11 @@ impl Agent {
         for (node, bytes) in unmovable {
             nodes.entry(*node).or_default().unmovable_bytes += bytes;
         }
+        // What is pinned was tried before that was known, or never: either way it is the same memory.
+        for (node, bytes) in self.pinned_on(&job.processes) {
+            let on = nodes.entry(node).or_default();
+            on.unmovable_bytes = on.unmovable_bytes.max(bytes);
+        }
         for (node, count) in job.faults.counts().0 {
             let on = nodes.entry(*node).or_default();
             on.faults = [("user".to_owned(), count.user), ("kernel".to_owned(), count.kernel)].into();
@@ -192,6 +198,7 @@ impl Agent {
             ("migrations", self.programs.migrations.lost()),
             ("heat", self.heat.stats().refused),
             ("missed", self.programs.missed()),
+            ("gpu", self.programs.gpu.lost() + self.gpu.dropped()),
         ];
         lost.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
@@ -215,7 +222,8 @@ impl Agent {
         let schemes = self.damon.as_ref().ok().and_then(|damon| damon.movers.as_ref().err());
         let schemes = schemes.map(|error| Source { name: "damon schemes".into(), unusable: Some(error.to_string()) });
         let faults = Source { name: "page faults".into(), unusable: None };
-        [damon, faults].into_iter().chain(schemes).chain(missing).collect()
+        let gpus = Source { name: "gpu copies".into(), unusable: self.programs.gpu.refused().map(str::to_owned) };
+        [damon, faults, gpus].into_iter().chain(schemes).chain(missing).collect()
     }
 
     fn cost(&self) -> Cost {
@@ -270,6 +278,8 @@ impl Agent {
         if self.host.is_two_tier() {
             notes.extend(policies::notes(&job.policies, &self.host.top(), &self.host.lower()));
         }
+        let gpus = self.host.gpus.iter().filter_map(|gpu| gpu.node).collect();
+        notes.extend(gpu::notes(&self.pinned_on(&job.processes), &gpus));
         notes.extend(job.group.notes(|bytes| self.config.policy.headroom(bytes)));
         notes.extend(job.helped.note(&job.asked.name));
         if job.left_out > 0 {

@@ -10,7 +10,7 @@ use prometheus_client::{
 };
 use serde::Serialize;
 
-use super::status::{JobStatus, Status};
+use super::status::{Copied, JobStatus, Status};
 
 /// The content type of [`text`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -160,6 +160,11 @@ fn of_agent(status: &Status) -> Vec<Metric> {
     let ratio = status.damon.as_ref().and_then(|damon| damon.sampling_ratio);
     let bpf = status.bpf_seconds.iter().map(|(program, seconds)| (vec![("program", program.clone())], *seconds));
     let agent = vec![(none(), status.cost.agent_cpu_seconds)];
+    let copied = |to_device| {
+        let rows = status.copied.iter().filter(|row| row.to_device == to_device);
+        let on = |row: &Copied| row.node.map_or_else(|| "unknown".to_owned(), |node| node.to_string());
+        rows.map(|row| (vec![("node", on(row)), ("path", row.path.clone())], float(row.bytes))).collect()
+    };
     vec![
         Metric("tensortier_node_free_bytes", "Free bytes of a node", Gauge, free.collect()),
         Metric(
@@ -174,6 +179,8 @@ fn of_agent(status: &Status) -> Vec<Metric> {
             Gauge,
             vec![(none(), f64::from(status.paused))],
         ),
+        Metric("tensortier_h2d_bytes", "Bytes copied from host memory to GPUs", Counter, copied(true)),
+        Metric("tensortier_d2h_bytes", "Bytes copied from GPUs to host memory", Counter, copied(false)),
         Metric("tensortier_events_lost", "Events that a source lost", Counter, lost.collect()),
         Metric(
             "tensortier_kernel_migrated_pages",
@@ -257,12 +264,15 @@ mod tests {
         let damon = Some(Damon { sampling_ratio: Some(0.5), ..Damon::default() });
         let nodes = [(cxl, node)].into();
         let missing_nodes = NodeSet([NodeId(7)].into());
+        let copy = |to_device, node, bytes| Copied { to_device, node, path: "registered".into(), bytes };
+        let copied = vec![copy(true, Some(cxl), 5), copy(false, None, 6)];
         let status = Status {
             jobs: vec![job],
             nodes,
             damon,
             events_lost: lost,
             missing_nodes,
+            copied,
             paused: true,
             ..Status::default()
         };
@@ -285,6 +295,8 @@ mod tests {
             "tensortier_node_free_bytes{node=\"2\",tier=\"1\"} 77".to_owned(),
             "tensortier_events_lost_total{source=\"damon\"} 4".to_owned(),
             "tensortier_damon_sampling_ratio 0.5".to_owned(),
+            "tensortier_h2d_bytes_total{node=\"2\",path=\"registered\"} 5".to_owned(),
+            "tensortier_d2h_bytes_total{node=\"unknown\",path=\"registered\"} 6".to_owned(),
             "tensortier_missing_nodes 1".to_owned(),
             "tensortier_paused 1".to_owned(),
         ] {

@@ -40,6 +40,8 @@ pub struct Status {
     pub sources: Vec<Source>,
     /// DAMON's monitoring, where there is one.
     pub damon: Option<Damon>,
+    /// Bytes that jobs copied to and from GPUs since the agent's start.
+    pub copied: Vec<Copied>,
     /// Events that sources lost, by source.
     pub events_lost: BTreeMap<String, u64>,
     /// What the agent cost since its start.
@@ -65,6 +67,19 @@ pub struct Node {
     pub total_bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
+}
+
+/// Copies of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Whether to the GPU; else from it.
+    pub to_device: bool,
+    /// The node of the host memory; none where it is not known.
+    pub node: Option<NodeId>,
+    /// What is known of that memory: one of [`PATHS`](super::usdt::PATHS).
+    pub path: String,
+    /// Bytes.
+    pub bytes: u64,
 }
 
 /// DAMON's monitoring.
@@ -179,6 +194,11 @@ impl fmt::Display for Status {
                 damon.aggregations
             )?,
             None => writeln!(f, "  DAMON monitors nothing now")?,
+        }
+        for Copied { to_device, node, path, bytes } in &self.copied {
+            let (bytes, way) = (show_bytes(*bytes), if *to_device { "from" } else { "to" });
+            let node = node.map_or_else(|| "memory of no known node".to_owned(), |node| format!("node {node}"));
+            writeln!(f, "  GPUs copied {bytes} {way} {node} ({path})")?;
         }
         for source in &self.sources {
             if let Some(why) = &source.unusable {

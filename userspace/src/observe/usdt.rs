@@ -17,7 +17,7 @@ use tensortier_replay::step::Step;
 use crate::{
     migrate::Outcome,
     policy::{Move, Plan, Reason},
-    units::{PAGE, Pid},
+    units::{NodeId, PAGE, Pid},
 };
 
 /// The provider's name. perf calls its probes `sdt_tensortier:NAME`.
@@ -35,7 +35,7 @@ pub struct Probe {
 }
 
 /// Every probe of this program.
-pub const PROBES: [Probe; 8] = [
+pub const PROBES: [Probe; 9] = [
     Probe {
         name: "migrate_start",
         meaning: "a move begins",
@@ -76,10 +76,19 @@ pub const PROBES: [Probe; 8] = [
         meaning: "a step of a job began, by the period that was learned; the pid is the job's first",
         arguments: &["pid", "step number", "period ns", "confidence in thousandths"],
     },
+    Probe {
+        name: "gpu_transfer",
+        meaning: "a job has copied to a GPU (direction 1) or from one (2); node -1: none known, 0 ns: not known",
+        arguments: &["pid", "bytes", "node", "direction", "path", "duration ns"],
+    },
 ];
 
 /// The sources of `events_lost` by id, from 1; 0 is a source that has none.
-pub const SOURCES: [&str; 7] = ["faults", "damon", "damon late", "job events", "migrations", "heat", "missed"];
+pub const SOURCES: [&str; 8] = ["faults", "damon", "damon late", "job events", "migrations", "heat", "missed", "gpu"];
+
+/// What is known of memory that was copied, by id, from 1, for `gpu_transfer` and the metrics: no registration of it was
+/// seen (it is pageable, or was pinned before anybody looked); it was seen to be pinned.
+pub const PATHS: [&str; 2] = ["unregistered", "registered"];
 
 /// The reasons of `migrate_start` and `migrate_done` by id, from 1.
 pub const REASONS: [&str; 6] = ["hot", "make_room", "headroom", "drain", "budget", "spread"];
@@ -178,6 +187,14 @@ pub fn step(pid: Pid, number: u64, step: Step) {
     reach("step");
     let confidence = (step.confidence * 1000.0) as i64;
     probe::probe!(tensortier, step, pid.0, number, step.period, confidence);
+}
+
+/// A job has copied; how long that took is not known. `node` has most of the host memory.
+#[inline(never)]
+pub fn gpu_transfer(pid: Pid, bytes: u64, node: Option<NodeId>, direction: u32, path: u32) {
+    reach("gpu_transfer");
+    let node = node.map_or(-1, |node| i64::from(node.0));
+    probe::probe!(tensortier, gpu_transfer, pid.0, bytes, node, direction, path, 0);
 }
 
 /// Fires `events_lost` for what was lost since the last time.

@@ -10,7 +10,7 @@ use super::{
     vmstat::{self, FIELDS},
 };
 use crate::{
-    observe::usdt::{PROBES, PROVIDER, REASONS, SOURCES},
+    observe::usdt::{PATHS, PROBES, PROVIDER, REASONS, SOURCES},
     source::ebpf,
 };
 
@@ -109,6 +109,7 @@ fn with_numbers(meaning: &str, arguments: &[&str]) -> String {
     };
     match arguments {
         _ if arguments.contains(&"reason") => format!("{meaning} (reason: {})", list(&REASONS)),
+        _ if arguments.contains(&"path") => format!("{meaning} (path: {})", list(&PATHS)),
         _ if arguments.contains(&"source id") => format!("{meaning} (source: {})", list(&SOURCES)),
         _ => meaning.to_owned(),
     }

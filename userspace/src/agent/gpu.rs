@@ -1,0 +1,239 @@
+//! What jobs copy to and from GPUs, as evidence of use and as figures.
+//!
+//! A copy is cut to what its process has resident, as last read: addresses are the job's own word, and memory elsewhere is
+//! nobody's business. Each block that is left counts as transferred by its device ([`TouchKind::Transfer`]). Its bytes
+//! are those of the nodes that the block lies on, in their proportion.
+
+use std::{collections::BTreeMap, fmt, time::Instant};
+
+use super::Agent;
+use crate::{
+    job::{Resident, memory::Memory},
+    observe::{status::Copied, usdt},
+    source::{
+        Touch, TouchKind,
+        gpu::{Direction, GpuCallKind, GpuCalls},
+    },
+    units::{NodeId, NodeSet, Pid, Range, show_bytes},
+};
+
+/// Pinned ranges that are kept of one process.
+const MAX_PINS: usize = 1 << 16;
+/// With this part of the ring buffer full in a tick, the agent does not rest.
+const FAST: usize = 16;
+
+/// What is known of the memory that was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u32)]
+pub(super) enum Path {
+    /// No registration of it was seen: pageable, or pinned before the job was watched.
+    Unregistered = 1,
+    /// It was seen to be pinned.
+    Registered = 2,
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(usdt::PATHS[*self as usize - 1])
+    }
+}
+
+/// Copies that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Copy {
+    pid: Pid,
+    direction: Direction,
+    host: Range,
+    path: Path,
+}
+
+/// What is known of jobs' dealings with GPUs.
+#[derive(Debug, Default)]
+pub(super) struct Gpu {
+    /// Bytes copied; those of no known node apart.
+    copied: BTreeMap<(Direction, Option<NodeId>, Path), u64>,
+    /// Pinned memory: first address and end.
+    pins: BTreeMap<Pid, BTreeMap<u64, u64>>,
+    /// Pins that there was no room for.
+    dropped: u64,
+    /// So many calls came that the next tick must not wait.
+    pub fast: bool,
+}
+
+impl Gpu {
+    /// Forgets a process.
+    pub fn forget(&mut self, pid: Pid) {
+        self.pins.remove(&pid);
+    }
+
+    /// Pins that were not kept, so that their memory may be tried in vain.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Bytes of a range that were seen to be pinned.
+    pub fn pinned(&self, pid: Pid, range: Range) -> u64 {
+        let Some(pins) = self.pins.get(&pid) else { return 0 };
+        let before = pins.range(..range.start).next_back();
+        let overlap =
+            |(start, end): (&u64, &u64)| Range::new(*start, *end).intersect(&range).map_or(0, |on| on.bytes());
+        before.into_iter().chain(pins.range(range.start..range.end)).map(overlap).sum::<u64>().min(range.bytes())
+    }
+
+    /// Pinned bytes of a process on each node.
+    pub fn pinned_on(&self, pid: Pid, residents: &[Resident]) -> BTreeMap<NodeId, u64> {
+        let mut on = BTreeMap::new();
+        for pin in self.pins.get(&pid).into_iter().flatten().map(|(start, end)| Range::new(*start, *end)) {
+            for (part, resident) in parts(residents, pin) {
+                for (node, bytes) in by_node(resident, part) {
+                    *on.entry(node).or_default() += bytes;
+                }
+            }
+        }
+        on
+    }
+
+    fn pin(&mut self, pid: Pid, range: Range) {
+        let pins = self.pins.entry(pid).or_default();
+        if pins.len() >= MAX_PINS && !pins.contains_key(&range.start) {
+            self.dropped += 1;
+            return;
+        }
+        pins.insert(range.start, range.end);
+    }
+
+    fn unpin(&mut self, pid: Pid, start: u64) {
+        // One from before the job was watched is not known.
+        self.pins.get_mut(&pid).and_then(|pins| pins.remove(&start));
+    }
+
+    fn path(&self, pid: Pid, host: Range) -> Path {
+        if self.pinned(pid, host) == host.bytes() { Path::Registered } else { Path::Unregistered }
+    }
+
+    /// Takes in copies that are alike, as evidence and as figures.
+    fn copied(&mut self, copy: Copy, times: u64, at: Instant, residents: &[Resident], touches: &mut Vec<Touch>) {
+        let Copy { pid, direction, host, path } = copy;
+        let mut on: BTreeMap<NodeId, u64> = BTreeMap::new();
+        for (range, resident) in parts(residents, host) {
+            by_node(resident, range).for_each(|(node, bytes)| *on.entry(node).or_default() += bytes);
+            match touches.last_mut() {
+                Some(last) if last.pid == pid && last.kind == TouchKind::Transfer && last.range.end == range.start => {
+                    last.range.end = range.end;
+                }
+                _ => touches.push(Touch { pid, range, kind: TouchKind::Transfer, weight: times as f32, at }),
+            }
+        }
+        let most = on.iter().max_by_key(|(_, bytes)| **bytes).map(|(node, _)| *node);
+        let elsewhere = host.bytes().saturating_sub(on.values().sum());
+        for (node, bytes) in on.into_iter().map(|(node, bytes)| (Some(node), bytes)).chain([(None, elsewhere)]) {
+            if bytes > 0 {
+                let sum = self.copied.entry((direction, node, path)).or_default();
+                *sum = sum.saturating_add(bytes.saturating_mul(times));
+            }
+        }
+        (0..times).for_each(|_| usdt::gpu_transfer(pid, host.bytes(), most, direction as u32, path as u32));
+    }
+}
+
+impl Agent {
+    /// Takes in what jobs asked of their CUDA libraries, as evidence.
+    pub(super) fn hear_gpus(&mut self, now: Instant, touches: &mut Vec<Touch>) {
+        self.programs.look_for_gpus(now);
+        let calls = self.programs.gpu.drain().unwrap_or_else(|error| {
+            tracing::warn!(%error, "copies of this tick are not seen");
+            Vec::new()
+        });
+        self.gpu.fast = calls.len() * FAST > GpuCalls::capacity();
+        // A job copies the same over and over.
+        let mut copies: BTreeMap<Copy, (u64, Instant)> = BTreeMap::new();
+        for call in calls.into_iter().filter(|call| self.jobs.of(call.pid).is_some()) {
+            let pid = call.pid;
+            let found = match call.kind {
+                GpuCallKind::Copy { direction, host } => Some((direction, host)),
+                GpuCallKind::Either { from, to } => which(&self.memory, pid, from, to),
+                GpuCallKind::Pinned(range) => {
+                    self.gpu.pin(pid, range);
+                    None
+                }
+                GpuCallKind::Released(start) => {
+                    self.gpu.unpin(pid, start);
+                    None
+                }
+            };
+            let Some((direction, host)) = found else { continue };
+            let path = self.gpu.path(pid, host);
+            let seen = copies.entry(Copy { pid, direction, host, path }).or_insert((0, call.at));
+            *seen = (seen.0 + 1, seen.1.max(call.at));
+        }
+        for (copy, (times, at)) in copies {
+            self.gpu.copied(copy, times, at, self.memory.residents_of(copy.pid), touches);
+        }
+    }
+
+    /// Bytes copied so far, by direction, node and path.
+    pub(super) fn copied(&self) -> Vec<Copied> {
+        let rows = self.gpu.copied.iter();
+        let row = |(&(direction, node, path), &bytes): (&(Direction, Option<NodeId>, Path), &u64)| Copied {
+            to_device: direction == Direction::ToDevice,
+            node,
+            path: path.to_string(),
+            bytes,
+        };
+        rows.map(row).collect()
+    }
+
+    /// Pinned bytes of processes on each node.
+    pub(super) fn pinned_on<'a>(&self, pids: impl IntoIterator<Item = &'a Pid>) -> BTreeMap<NodeId, u64> {
+        let mut all = BTreeMap::new();
+        for pid in pids {
+            for (node, bytes) in self.gpu.pinned_on(*pid, self.memory.residents_of(*pid)) {
+                *all.entry(node).or_default() += bytes;
+            }
+        }
+        all
+    }
+}
+
+/// What is on the host of a copy that does not say it: the end that is resident memory. Where both are, or neither, no GPU
+/// has part in it as far as anybody knows.
+fn which(memory: &Memory, pid: Pid, from: Range, to: Range) -> Option<(Direction, Range)> {
+    let resident = |range| parts(memory.residents_of(pid), range).next().is_some();
+    match (resident(from), resident(to)) {
+        (true, false) => Some((Direction::ToDevice, from)),
+        (false, true) => Some((Direction::ToHost, to)),
+        _ => None,
+    }
+}
+
+/// What of a range is resident. `residents` ascend.
+fn parts(residents: &[Resident], range: Range) -> impl Iterator<Item = (Range, &Resident)> {
+    let first = residents.partition_point(|resident| resident.range.end <= range.start);
+    let meeting = residents[first..].iter().take_while(move |resident| resident.range.start < range.end);
+    meeting.filter_map(move |resident| Some((resident.range.intersect(&range)?, resident)))
+}
+
+/// The nodes of a part of a block, which is taken to lie as the whole of it does.
+fn by_node(resident: &Resident, part: Range) -> impl Iterator<Item = (NodeId, u64)> {
+    let all: u64 = resident.on.values().sum();
+    let share = move |bytes: u64| (u128::from(part.bytes()) * u128::from(bytes) / u128::from(all.max(1))) as u64;
+    resident.on.iter().map(move |(node, bytes)| (*node, share(*bytes)))
+}
+
+/// What to say of pinned memory that is not where the GPUs are; `gpus` are the nodes that they are known to be at.
+pub(super) fn notes(pinned: &BTreeMap<NodeId, u64>, gpus: &NodeSet) -> Vec<String> {
+    let Some(near) = gpus.0.first() else { return Vec::new() };
+    let far = pinned.iter().filter(|(node, bytes)| **bytes > 0 && !gpus.contains(**node));
+    far.map(|(node, bytes)| {
+        format!(
+            "{} of pinned memory lie on node {node} and the GPUs are at node {gpus}: what is pinned cannot move, so it \
+             is placed at the start: `run --place prefer={near}`",
+            show_bytes(*bytes)
+        )
+    })
+    .collect()
+}
+
+#[cfg(test)]
+#[path = "gpu_tests.rs"]
+mod tests;

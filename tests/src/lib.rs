@@ -5,6 +5,7 @@ pub mod bench;
 pub mod calibrate;
 pub mod daemon;
 pub mod emulated;
+pub mod emulator;
 pub mod exerciser;
 pub mod golden;
 pub mod guest;

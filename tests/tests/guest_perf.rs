@@ -4,6 +4,7 @@
 use std::{fs, path::Path};
 
 use serde_json::Value;
+use tensortier::observe::usdt::PROBES;
 use tensortier_tests::{
     guest::{Guest, Profile},
     perf::{self, counts},
@@ -109,8 +110,8 @@ fn counted_on(kernel: &str) {
     // Nothing of ours is left, and the host is fit.
     assert!(!ran.stdout.contains("\np:sdt_tensortier"), "{}", ran.stdout);
     let removed = ran.stdout.lines().find(|line| line.starts_with("removed ")).unwrap_or_default();
-    assert_eq!(removed.matches("sdt_tensortier:").count(), 7, "{}", ran.stdout);
-    assert_eq!(read("uprobes").lines().count(), 7, "{}", read("uprobes"));
+    assert_eq!(removed.matches("sdt_tensortier:").count(), PROBES.len(), "{}", ran.stdout);
+    assert_eq!(read("uprobes").lines().count(), PROBES.len(), "{}", read("uprobes"));
     assert_eq!(json("doctor.json")["stops"], false);
     let log = ran.kernel_log().unwrap();
     assert!(!log.contains("WARNING:") && !log.contains("BUG:"), "{log}");

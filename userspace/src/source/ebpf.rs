@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use aya::{Ebpf, EbpfLoader, maps::Map};
+use aya::{Ebpf, EbpfLoader, maps::Map, programs::ProgramType};
 use serde::Serialize;
 use tensortier_abi::{AGENT_TGID, FIELDS, Loss, MAX_REGIONS, PROGRAMS, Program, gpu, maps};
 
@@ -224,7 +224,8 @@ impl Programs {
     ///
     /// Minimum kernel: 6.7; 0 before.
     pub fn missed(&self) -> u64 {
-        let descriptors = self.ebpf.programs().filter_map(|(_, program)| program.fd().ok());
+        let tracepoints = self.ebpf.programs().filter(|(_, program)| program.prog_type() != ProgramType::KProbe);
+        let descriptors = tracepoints.filter_map(|(_, program)| program.fd().ok());
         descriptors.filter_map(|program| fact(program.as_fd(), "recursion_misses:")).sum()
     }
 

@@ -60,7 +60,8 @@ impl Workload {
             Self::Mixed => "--hot 128M --warm 512M --warm-every 4 --grow 192M --grow-seconds 30",
             Self::Scattered => "--hot 768M --hot-node 1 --pattern scattered --lines-per-page 64",
         };
-        let words = format!("{words} --thp {thp} --oracle-dram {}M", self.dram_mib());
+        // A system may promote while the memory is filled.
+        let words = format!("{words} --spill --thp {thp} --oracle-dram {}M", self.dram_mib());
         words.split_ascii_whitespace().map(str::to_owned).collect()
     }
 }

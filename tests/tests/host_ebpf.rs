@@ -10,7 +10,7 @@ use tensortier::{
         fault::RegionFaults,
         job_events::{JobEvent, JobEventKind, JobId},
     },
-    units::{Pid, Range},
+    units::{PAGE, Pid, Range},
 };
 use tensortier_core::{VmaIter, VmaKind, flags};
 use tensortier_tests::worker::{Reply, Worker};
@@ -118,7 +118,13 @@ fn a_child_is_tracked_from_its_first_instruction_to_its_end() {
         .filter(|fault| fault.pid.0 == reply.pid)
         .map(|fault| fault.count.total())
         .sum();
-    assert!(reply.faults > 50 && counted.abs_diff(reply.faults) <= 3, "counted {counted}, charged {}", reply.faults);
+    // exec fills the new stack with arguments and environment itself: pages that are charged without an exception, which
+    // a random stack top cuts at random.
+    let words: usize = std::env::vars_os().map(|(name, value)| name.len() + value.len() + 10).sum();
+    let filled = 2 * (words as u64 / PAGE + 2);
+    let charged = reply.faults;
+    let exact = counted <= charged + 3 && charged <= counted + filled;
+    assert!(charged > 50 && exact, "counted {counted}, charged {charged}, up to {filled} of them by exec");
     assert_eq!(programs.jobs.tracked().collect::<Vec<_>>(), [(Pid(worker.pid()), JOB)]);
 }
 

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, time::Instant};
 
 use super::{Agent, mover::Mover, params::rule_by};
 use crate::{
-    config::Mode,
+    config::{Mode, PolicyKind},
     control::{Answer, server::Reply},
     job::Resident,
     observe::usdt,
@@ -25,7 +25,9 @@ impl Agent {
                 let (ledger, gpu) = (&job.ledger, &self.gpu);
                 let unmovable = |pid, range| ledger.unmovable_bytes(pid, range, now).max(gpu.pinned(pid, range));
                 job.view = self.heat.view(&residents, &unmovable, now);
-                job.view.foresee(&job.usage);
+                if job.asked.policy.unwrap_or(self.config.policy.policy) != PolicyKind::Hotness {
+                    job.view.foresee(&job.usage);
+                }
             }
         }
         let planned = self.jobs.iter().any(|job| job.plans()) && self.host.is_two_tier();

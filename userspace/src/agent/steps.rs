@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Agent;
-use crate::{observe::usdt, policy::Node, source::Touch, units::NodeId};
+use super::{Agent, jobs::Job};
+use crate::{config::PolicyKind, observe::usdt, policy::Node, source::Touch, units::NodeId};
 
 /// Memory is free to stay if it was free for so long, and for two steps.
 const LASTS: Duration = Duration::from_secs(20);
@@ -22,7 +22,10 @@ impl Agent {
                 of_jobs.entry(job.id).or_default().push(touch);
             }
         }
-        for job in self.jobs.iter_mut() {
+        let default = self.config.policy.policy;
+        // What goes by heat alone is not made to pay for it.
+        let learns = |job: &&mut Job| job.asked.policy.unwrap_or(default) != PolicyKind::Hotness;
+        for job in self.jobs.iter_mut().filter(learns) {
             let begun = job.usage.observe(of_jobs.remove(&job.id).unwrap_or_default(), now);
             if let (true, Some((number, step)), Some(pid)) = (begun > 0, job.usage.step(), job.processes.first()) {
                 usdt::step(*pid, number, step);

@@ -62,7 +62,7 @@ use crate::{
 /// Time between two ticks while there is no job.
 const NOBODY: Duration = Duration::from_secs(10);
 /// At rest a tick comes this often.
-const LONGEST_TICK: Duration = Duration::from_secs(5);
+const LONGEST_TICK: Duration = Duration::from_secs(8);
 
 /// One agent. Dropping it stops moving and monitoring; jobs run on with all their memory.
 pub struct Agent {
@@ -100,6 +100,8 @@ pub struct Agent {
     started: Instant,
     before: report::Before,
     losses: EventsLost,
+    /// When losses were last told.
+    told: Instant,
     bpf_map_bytes: u64,
 }
 
@@ -150,6 +152,7 @@ impl Agent {
             started: now,
             before: report::Before::default(),
             losses: EventsLost::default(),
+            told: now,
             bpf_map_bytes: account::bpf_map_bytes(),
             config,
             host,
@@ -281,7 +284,9 @@ impl Agent {
             self.acted = now;
         }
         self.watch_monitor(now);
-        self.losses.tell(self.lost());
+        if now.duration_since(self.told) >= self.seldom() {
+            self.tell_losses(now);
+        }
         let over: Vec<u64> = self.jobs.iter().filter(|job| job.is_over()).map(|job| job.id).collect();
         for id in over {
             // Nobody asked for it, and nobody can any more.

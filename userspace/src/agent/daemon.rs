@@ -147,6 +147,7 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
     last.append(&mut daemon.answers);
     daemon.agent.halt();
     daemon.agent.end_schemes();
+    daemon.agent.tell_losses(Instant::now());
     // Who waits for an account gets what there is: the agent ends, not the jobs.
     for Leaving { job, reply, .. } in std::mem::take(&mut daemon.leaving) {
         let answer = daemon.account(job);

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::Agent;
+use super::{Agent, jobs::Job};
 use crate::{
     config::Mode,
     observe::progress::{Moves, Progress, Tracker, Work},
@@ -18,6 +18,8 @@ use crate::{
 const SAMPLE: Duration = Duration::from_secs(1);
 /// At rest a sample may take so long.
 const LONGEST_SAMPLE: Duration = Duration::from_secs(20);
+/// Jobs whose work is looked at in one tick, beside a quarter of all: a tick must not take long.
+const JOBS_A_TICK: usize = 2;
 
 /// One job's work, and what became of its rate.
 #[derive(Default)]
@@ -43,11 +45,13 @@ impl Helped {
         self.counters.watch(pid);
     }
 
-    /// Takes a sample where the last is so old. `moving`: some pages are on the way.
-    fn look(&mut self, processes: &BTreeSet<Pid>, moved: (u64, u64), moving: bool, spacing: Duration, now: Instant) {
-        if self.last.is_some_and(|last| now.duration_since(last.at) < spacing) {
-            return;
-        }
+    /// Whether the last sample is so old.
+    fn is_due(&self, spacing: Duration, now: Instant) -> bool {
+        self.last.is_none_or(|last| now.duration_since(last.at) >= spacing)
+    }
+
+    /// Takes a sample. `moving`: some pages are on the way.
+    fn look(&mut self, processes: &BTreeSet<Pid>, moved: (u64, u64), moving: bool, now: Instant) {
         let count = self.counters.read(processes);
         self.take(Look { at: now, count, moved }, moving);
     }
@@ -112,18 +116,28 @@ impl Helped {
 }
 
 impl Agent {
+    /// Time between two looks at what is not urgent: an eighth of the time since something was to move (ours), within
+    /// [`SAMPLE`] and [`LONGEST_SAMPLE`].
+    pub(super) fn seldom(&self) -> Duration {
+        (self.acted.elapsed() / 8).clamp(SAMPLE, LONGEST_SAMPLE)
+    }
+
     /// Looks whether moving helps, and stops it for a job that it makes slower.
     pub(super) fn weigh(&mut self, now: Instant) {
         if !self.host.is_two_tier() {
             return;
         }
-        let spacing = (self.acted.elapsed() / 8).clamp(SAMPLE, LONGEST_SAMPLE);
-        for job in self.jobs.iter_mut().filter(|job| job.asked.mode == Mode::Migrate && !job.leaving) {
+        let spacing = self.seldom();
+        let a_tick = JOBS_A_TICK + self.jobs.iter().count() / 4;
+        let due = |job: &&mut Job| job.asked.mode == Mode::Migrate && !job.leaving && job.helped.is_due(spacing, now);
+        let mut due: Vec<&mut Job> = self.jobs.iter_mut().filter(due).collect();
+        due.sort_by_key(|job| job.helped.last.map(|last| last.at));
+        for job in due.into_iter().take(a_tick) {
             let for_it = |reason| matches!(reason, Reason::Hot | Reason::MakeRoom | Reason::Spread);
             let by_schemes = job.schemes.moved().iter().map(|moved| moved.pages).sum::<u64>();
             let moved = (job.ledger.moved_pages(for_it) + by_schemes, job.ledger.moved_pages(|reason| !for_it(reason)));
             let moving = job.under_way > 0;
-            job.helped.look(&job.processes, moved, moving, spacing, now);
+            job.helped.look(&job.processes, moved, moving, now);
             if job.moves() && job.helped.stops() {
                 let (job_name, figures) = (&job.asked.name, job.helped.stopped.as_deref());
                 tracing::warn!(job = job_name, figures, "slower after moves twice in a row: moving stops");

@@ -1,6 +1,9 @@
 //! What the agent can say of itself and its job at any moment.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
@@ -37,7 +40,7 @@ impl Agent {
     /// those of the last look; a job that has ended has its last ones.
     pub fn summary(&self, id: u64) -> Option<(Summary, Vec<String>)> {
         let job = self.jobs.get(id)?;
-        Some((self.summary_of(job, self.counters()), self.notes(job)))
+        Some((self.summary_of(job, &self.counters(), self.sources()), self.notes(job)))
     }
 
     /// The account of a job as people and commands get it; `None` where there is no such job.
@@ -50,7 +53,8 @@ impl Agent {
     /// The state of everything. Nothing here waits for the kernel or for a thread.
     pub fn status(&self) -> Status {
         let now = self.counters();
-        let jobs: Vec<_> = self.jobs.iter().map(|job| self.job_status(job, now.clone())).collect();
+        let sources = self.sources();
+        let jobs: Vec<_> = self.jobs.iter().map(|job| self.job_status(job, &now, sources.clone())).collect();
         let Before { cost, kernel, lost } = now;
         let damon =
             self.damon.as_ref().ok().filter(|_| !jobs.is_empty()).and_then(|_| self.snapshots.generation()).map(
@@ -72,7 +76,7 @@ impl Agent {
             paused: false,
             missing_nodes: self.host.missing(&self.config),
             nodes: self.host.tier_nodes().map(|id| (id, self.node(id))).collect(),
-            sources: self.sources(),
+            sources,
             damon,
             events_lost: lost,
             copied: self.copied(),
@@ -94,7 +98,7 @@ impl Agent {
         }
     }
 
-    fn job_status(&self, job: &Job, now: Before) -> JobStatus {
+    fn job_status(&self, job: &Job, now: &Before, sources: Vec<Source>) -> JobStatus {
         let calls = job.ledger.summary().migrate_call_seconds;
         JobStatus {
             id: job.id,
@@ -108,7 +112,7 @@ impl Agent {
             group_limits: job.group.limits().to_vec(),
             pids: job.processes.iter().copied().collect(),
             seconds: job.since.elapsed().as_secs_f64(),
-            watched: self.summary_of(job, now),
+            watched: self.summary_of(job, now, sources),
             calls: Calls {
                 count: calls.calls,
                 sum_seconds: calls.sum,
@@ -119,7 +123,7 @@ impl Agent {
         }
     }
 
-    fn summary_of(&self, job: &Job, now: Before) -> Summary {
+    fn summary_of(&self, job: &Job, now: &Before, sources: Vec<Source>) -> Summary {
         let ledger = job.ledger.summary();
         let mut moved: BTreeMap<_, u64> = BTreeMap::new();
         for row in &ledger.migrated_pages {
@@ -150,7 +154,7 @@ impl Agent {
                 seconds: step.period as f64 / 1e9,
                 confidence: step.confidence,
             }),
-            sources: self.sources(),
+            sources,
             cost: cost.since(&job.before.cost),
             kernel: kernel.since(&job.before.kernel),
         }
@@ -201,6 +205,12 @@ impl Agent {
             ("gpu", self.programs.gpu.lost() + self.gpu.dropped()),
         ];
         lost.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+
+    /// Fires the probe for what was lost since the last time.
+    pub(super) fn tell_losses(&mut self, now: Instant) {
+        self.losses.tell(self.lost());
+        self.told = now;
     }
 
     fn sources(&self) -> Vec<Source> {
@@ -308,12 +318,12 @@ fn buckets(within: &[u64], all: u64) -> Vec<Bucket> {
 }
 
 /// What each counter grew by.
-fn grown(now: BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
-    let since = |(name, count): (String, u64)| {
-        let grown = count.saturating_sub(before.get(&name).copied().unwrap_or(0));
-        (name, grown)
+fn grown(now: &BTreeMap<String, u64>, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let since = |(name, count): (&String, &u64)| {
+        let grown = count.saturating_sub(before.get(name).copied().unwrap_or(0));
+        (name.clone(), grown)
     };
-    now.into_iter().map(since).collect()
+    now.iter().map(since).collect()
 }
 
 fn kind(kind: NodeKind) -> &'static str {

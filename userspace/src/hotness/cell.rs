@@ -17,7 +17,7 @@
 //! had found nothing, so what was written once and never looked at again ends cold.
 
 /// The time constants, in seconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Decay {
     pub half_life_s: f64,
     /// What the first aggregation of a block stands for.
@@ -26,11 +26,19 @@ pub(super) struct Decay {
     pub unwatched_s: f64,
     /// How long heat is held without evidence.
     pub silence_s: f64,
+    /// A time and what is kept over it: blocks that are looked at together have the same.
+    pub last: std::cell::Cell<(f64, f32)>,
 }
 
 impl Decay {
     fn keep(&self, seconds: f64) -> f32 {
-        (-seconds.max(0.0) / self.half_life_s).exp2() as f32
+        if seconds <= 0.0 {
+            return 1.0;
+        }
+        if self.last.get().0.to_bits() != seconds.to_bits() {
+            self.last.set((seconds, (-seconds / self.half_life_s).exp2() as f32));
+        }
+        self.last.get().1
     }
 }
 

@@ -228,6 +228,7 @@ impl Process {
             nominal_s: params.aggregation_s,
             unwatched_s: params.aggregation_s.max(1.5 * self.spacing_s),
             silence_s: params.silence_s.max((2.0 * self.spacing_s).min(60.0)),
+            last: std::cell::Cell::default(),
         }
     }
 

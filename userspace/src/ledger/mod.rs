@@ -159,7 +159,9 @@ impl Ledger {
             Migrated { pid, from, to, reason, pages: *pages, bytes: pages * PAGE }
         });
         let failed = self.failed.iter().map(|((pid, cause), pages)| Failed { pid: *pid, cause: *cause, pages: *pages });
-        let at = |quantile| Duration::from_micros(self.call_us.value_at_quantile(quantile)).as_secs_f64();
+        // The quantiles of nothing would take a walk over all buckets.
+        let within = |quantile| if self.calls == 0 { 0 } else { self.call_us.value_at_quantile(quantile) };
+        let at = |quantile| Duration::from_micros(within(quantile)).as_secs_f64();
         LedgerSummary {
             moves: self.moves,
             migrated_pages: migrated.collect(),

@@ -210,28 +210,33 @@ impl Account {
 
 impl Cost {
     /// What was used since `before`; sizes are those of now.
-    pub fn since(self, before: &Self) -> Self {
+    pub fn since(&self, before: &Self) -> Self {
         Self {
             agent_cpu_seconds: (self.agent_cpu_seconds - before.agent_cpu_seconds).max(0.0),
             moving_cpu_seconds: (self.moving_cpu_seconds - before.moving_cpu_seconds).max(0.0),
             kdamond_cpu_seconds: (self.kdamond_cpu_seconds - before.kdamond_cpu_seconds).max(0.0),
-            ..self
+            ..self.clone()
         }
     }
 }
 
 impl Kernel {
     /// What was counted since `before`; reasons for which nothing was are left out.
-    pub fn since(mut self, before: &Self) -> Self {
-        for (reason, pages) in &mut self.migrated {
+    pub fn since(&self, before: &Self) -> Self {
+        let grown = |(reason, now): (&String, &Migrated)| {
             let before = before.migrated.get(reason).copied().unwrap_or_default();
-            pages.succeeded = pages.succeeded.saturating_sub(before.succeeded);
-            pages.failed = pages.failed.saturating_sub(before.failed);
-            pages.ours = pages.ours.saturating_sub(before.ours);
+            let grown = Migrated {
+                succeeded: now.succeeded.saturating_sub(before.succeeded),
+                failed: now.failed.saturating_sub(before.failed),
+                ours: now.ours.saturating_sub(before.ours),
+            };
+            (grown != Migrated::default()).then(|| (reason.clone(), grown))
+        };
+        let pages = self.pgmigrate_success.zip(before.pgmigrate_success);
+        Self {
+            migrated: self.migrated.iter().filter_map(grown).collect(),
+            pgmigrate_success: pages.map(|(now, before)| now.saturating_sub(before)),
         }
-        self.migrated.retain(|_, pages| *pages != Migrated::default());
-        let grown = self.pgmigrate_success.zip(before.pgmigrate_success);
-        Self { pgmigrate_success: grown.map(|(now, before)| now.saturating_sub(before)), ..self }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one bpf(2) command that aya does not offer, and plain records out of plain bytes.
+//! What bpf(2) offers and aya does not, and plain records out of plain bytes.
 #![allow(unsafe_code)]
 
 use std::{
@@ -11,6 +11,8 @@ use aya::Pod;
 
 /// `BPF_MAP_LOOKUP_AND_DELETE_BATCH` of linux/bpf.h.
 const LOOKUP_AND_DELETE_BATCH: libc::c_int = 25;
+/// `BPF_OBJ_GET_INFO_BY_FD`.
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 
 /// `struct { … } batch` of `union bpf_attr`, linux/bpf.h.
 #[repr(C)]
@@ -71,6 +73,39 @@ pub(super) fn drain<K: Pod + Default, V: Pod + Default>(map: BorrowedFd<'_>, out
         }
         (cursor, started) = (next, true);
     }
+}
+
+/// `struct { … } info` of `union bpf_attr`.
+#[repr(C)]
+struct InfoAttr {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The start of `struct bpf_prog_info`.
+#[repr(C)]
+struct ProgramInfo {
+    before: [u64; 26],
+    recursion_misses: u64,
+}
+
+/// Events that the kernel did not hand to a program; `None` where it does not tell.
+///
+/// Minimum kernel: 5.12.
+pub(super) fn recursion_misses(program: BorrowedFd<'_>) -> Option<u64> {
+    let mut info = ProgramInfo { before: [0; 26], recursion_misses: 0 };
+    let mut attr = InfoAttr {
+        bpf_fd: program.as_raw_fd() as u32,
+        info_len: size_of::<ProgramInfo>() as u32,
+        info: ptr::from_mut(&mut info) as u64,
+    };
+    // SAFETY: `attr` and `info` are of this frame and outlive the call. The kernel writes at most `info_len` bytes of
+    // plain numbers; it reads lengths of further arrays there, all of them 0, and so writes to no other address.
+    let asked =
+        unsafe { libc::syscall(libc::SYS_bpf, OBJ_GET_INFO_BY_FD, ptr::from_mut(&mut attr), size_of::<InfoAttr>()) };
+    // The kernel says how much of the structure it knows.
+    (asked == 0 && attr.info_len as usize == size_of::<ProgramInfo>()).then_some(info.recursion_misses)
 }
 
 /// The record at the start of `bytes`; `None` where they are too few.

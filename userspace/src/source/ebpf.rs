@@ -14,6 +14,7 @@ use serde::Serialize;
 use tensortier_abi::{AGENT_TGID, FIELDS, Loss, MAX_REGIONS, PROGRAMS, Program, gpu, maps};
 
 use super::{
+    bpf_sys,
     damon_events::DamonEvents,
     fault::Faults,
     format::{Format, FormatError, tracefs},
@@ -226,7 +227,7 @@ impl Programs {
     pub fn missed(&self) -> u64 {
         let tracepoints = self.ebpf.programs().filter(|(_, program)| program.prog_type() != ProgramType::KProbe);
         let descriptors = tracepoints.filter_map(|(_, program)| program.fd().ok());
-        descriptors.filter_map(|program| fact(program.as_fd(), "recursion_misses:")).sum()
+        descriptors.filter_map(|program| bpf_sys::recursion_misses(program.as_fd())).sum()
     }
 
     /// Hands messages of the programs (feature `ebpf-log`) to the log.

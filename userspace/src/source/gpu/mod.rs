@@ -42,8 +42,10 @@ use crate::units::{Pid, Range};
 
 /// A process is looked at again after this, then after twice as long, and so on.
 const SOON: Duration = Duration::from_millis(500);
-/// The longest time between two looks: about a thousandth of it is spent looking.
-const SELDOM: Duration = Duration::from_secs(10);
+/// The longest time between two looks.
+const SELDOM: Duration = Duration::from_secs(64);
+/// Processes that are looked at in one call so late, beside an eighth of all: a call must not take long.
+const LATE_LOOKS: usize = 2;
 /// Files with probes at a time. Setting them takes the kernel some milliseconds a function.
 const MAX_FILES: usize = 32;
 /// A library that no job has mapped for so long loses its probes.
@@ -138,12 +140,14 @@ impl GpuCalls {
     /// has had for long.
     pub(super) fn look(&mut self, ebpf: &mut Ebpf, tracked: &BTreeSet<Pid>, now: Instant) {
         self.processes.retain(|pid, _| tracked.contains(pid));
+        let mut late = LATE_LOOKS + tracked.len() / 8;
         for pid in tracked {
             let looked = Looked { next: now, spacing: SOON, libraries: BTreeSet::new() };
             let looked = self.processes.entry(*pid).or_insert(looked);
-            if now < looked.next {
+            if now < looked.next || (looked.spacing == SELDOM && late == 0) {
                 continue;
             }
+            late -= usize::from(looked.spacing == SELDOM);
             looked.next = now + looked.spacing;
             looked.spacing = (looked.spacing * 2).min(SELDOM);
             // It may have ended. Names are bytes, not text.

@@ -1,4 +1,4 @@
-//! The driver's calls. All `unsafe` of the device but the threads' copies is here.
+//! The driver's calls, but for those of [engines](super::engine) and [kernels](super::kernels).
 #![allow(unsafe_code)]
 
 use std::{
@@ -12,6 +12,7 @@ use tensortier_model::{Bytes, Clock, Nanos, RealClock};
 
 pub use super::threads::Slow;
 use super::{
+    engine::{self, Engine},
     kernels::Kernels,
     threads::{Ends, Task, Threads},
 };
@@ -47,7 +48,7 @@ pub enum CudaError {
     Threads(#[from] std::io::Error),
 }
 
-fn check(call: &'static str, code: CUresult) -> Result<(), CudaError> {
+pub(super) fn check(call: &'static str, code: CUresult) -> Result<(), CudaError> {
     if code == CUresult::CUDA_SUCCESS {
         return Ok(());
     }
@@ -181,26 +182,7 @@ impl Registrar for &Gpu {
     }
 }
 
-/// What an engine's callback needs.
-struct Note {
-    ends: Arc<Ends>,
-    clock: Arc<RealClock>,
-    lane: Arc<std::sync::atomic::AtomicU64>,
-    id: u64,
-    started: Nanos,
-}
-
-/// Runs in a thread of the driver's once the copy before it is over; calls nothing of CUDA.
-unsafe extern "C" fn note(data: *mut c_void) {
-    // SAFETY: `CudaDevice::start` made the box and gave it to this one call.
-    let note = unsafe { Box::from_raw(data.cast::<Note>()) };
-    let ended = note.clock.now();
-    // The engine turned to it when the one before was over.
-    let before = note.lane.swap(ended, std::sync::atomic::Ordering::SeqCst);
-    note.ends.push(Done { id: note.id, began: note.started.max(before).min(ended), ended });
-}
-
-/// Copy threads, two registered rings, a stream for each engine and one for kernels.
+/// Copy threads, two registered rings, an engine for each direction and a stream for kernels.
 #[derive(Debug)]
 pub struct CudaDevice<'a> {
     gpu: &'a Gpu,
@@ -209,10 +191,11 @@ pub struct CudaDevice<'a> {
     threads: Threads,
     rings: Vec<Mapping>,
     memory: HostMemory,
-    /// By direction; the last is for kernels.
-    streams: [CUstream; 3],
+    /// By direction.
+    engines: [Engine; 2],
     kernels: Kernels,
-    lanes: [Arc<std::sync::atomic::AtomicU64>; 2],
+    /// What kernels run on.
+    processor: CUstream,
     flying: u64,
     /// The first error of the driver's since the last [`CudaDevice::failure`].
     failure: Option<CudaError>,
@@ -236,6 +219,7 @@ impl<'a> CudaDevice<'a> {
     ) -> Result<Self, CudaError> {
         let ends = Arc::new(Ends::new(Arc::clone(&clock)));
         let threads = Threads::start(limits.threads.max(1), &ends, slow)?;
+        let engines = [Engine::make(&ends, &clock)?, Engine::make(&ends, &clock)?];
         let mut device = Self {
             gpu,
             clock,
@@ -243,9 +227,9 @@ impl<'a> CudaDevice<'a> {
             threads,
             rings: Vec::new(),
             memory: HostMemory::new(),
-            streams: [ptr::null_mut(); 3],
+            engines,
             kernels: Kernels::find(),
-            lanes: Default::default(),
+            processor: engine::stream()?,
             flying: 0,
             failure: None,
         };
@@ -257,11 +241,6 @@ impl<'a> CudaDevice<'a> {
                 return Err(CudaError::Refused { call: "cuMemHostRegister", name });
             }
             device.rings.push(ring);
-        }
-        for stream in &mut device.streams {
-            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-            // SAFETY: the driver writes a handle.
-            check("cuStreamCreate", unsafe { sys::cuStreamCreate(stream, flags) })?;
         }
         Ok(device)
     }
@@ -282,32 +261,10 @@ impl<'a> CudaDevice<'a> {
         self.rings[direction as usize].address() + offset
     }
 
-    fn engine(&mut self, direction: Direction, id: u64, host: u64, device: u64, bytes: Bytes) -> Result<(), CudaError> {
-        let (stream, bytes) = (self.streams[direction as usize], bytes as usize);
-        let (call, code) = match direction {
-            Direction::H2d => {
-                // SAFETY: by `new`'s contract, and the pipeline's for rings.
-                let code = unsafe { sys::cuMemcpyHtoDAsync_v2(device, host as *const c_void, bytes, stream) };
-                ("cuMemcpyHtoDAsync", code)
-            }
-            Direction::D2h => {
-                // SAFETY: as above.
-                let code = unsafe { sys::cuMemcpyDtoHAsync_v2(host as *mut c_void, device, bytes, stream) };
-                ("cuMemcpyDtoHAsync", code)
-            }
-        };
-        check(call, code)?;
-        let lane = Arc::clone(&self.lanes[direction as usize]);
-        let started = self.clock.now();
-        let note_of = Note { ends: Arc::clone(&self.ends), clock: Arc::clone(&self.clock), lane, id, started };
-        let data = Box::into_raw(Box::new(note_of)).cast::<c_void>();
-        // SAFETY: the driver calls `note` once with `data`.
-        let called = check("cuLaunchHostFunc", unsafe { sys::cuLaunchHostFunc(stream, Some(note), data) });
-        if called.is_err() {
-            // SAFETY: it will not be called: the box is ours again.
-            drop(unsafe { Box::from_raw(data.cast::<Note>()) });
-        }
-        called
+    fn engine(&self, direction: Direction, id: u64, host: u64, device: u64, bytes: Bytes) -> Result<(), CudaError> {
+        let engine = &self.engines[direction as usize];
+        // SAFETY: by `new`'s contract, and the pipeline's for rings.
+        unsafe { engine.copy(id, direction, host, device, bytes) }
     }
 }
 
@@ -335,7 +292,7 @@ impl Device for CudaDevice<'_> {
 
     fn launch(&mut self, id: u64, kernel: Kernel) {
         self.flying += 1;
-        if let Err(error) = self.kernels.launch(self.streams[2], id, kernel, &self.clock, &self.ends) {
+        if let Err(error) = self.kernels.launch(self.processor, id, kernel, &self.clock, &self.ends) {
             self.fail(id, error);
         }
     }
@@ -359,10 +316,7 @@ impl Drop for CudaDevice<'_> {
         while self.flying > 0 && self.ends.next(None).is_some() {
             self.flying -= 1;
         }
-        for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
-            // SAFETY: a stream of ours on which nothing runs any more.
-            let _ = unsafe { sys::cuStreamDestroy_v2(stream) };
-        }
+        engine::end(self.processor);
         let mut gpu = self.gpu;
         for ring in self.rings.drain(..) {
             gpu.unregister(ring.address(), ring.bytes());

@@ -4,6 +4,7 @@
 //! driver (gpu-bridge/emulator), which is all that it has run on: no GPU was at hand.
 
 mod cuda;
+mod engine;
 mod kernels;
 mod stream;
 mod threads;

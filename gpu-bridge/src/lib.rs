@@ -5,6 +5,7 @@
 //! pipeline/  copies in chunks through a pinned ring, both ways at once; what is needed next is copied ahead
 //! device/    the CUDA driver, loaded at run time, and copy threads
 //! execute/   a planner's plan on a device, with real bytes and checksums of all that is read
+//! agent      the link to the agent: where this process's memory is, what it copies
 //! measure    what this host's paths to the GPU deliver
 //! offload/   a training step that offloads, simulated: ZeRO-Infinity on drives against this bridge
 //! ```
@@ -15,6 +16,7 @@
 //! mitigate fragmentation and improve allocation efficiency". What an object is, which sizes go where and what the
 //! pipeline adapts are not in it: all of that here is our design.
 
+pub mod agent;
 pub mod device;
 pub mod execute;
 pub mod measure;

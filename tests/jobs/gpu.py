@@ -6,14 +6,24 @@
     copy FUNCTION NAME OFFSET BYTES TIMES
                            calls a copy function of either library, by its signature
     register NAME BYTES | unregister NAME | allocate NAME BYTES
-    loop NAME BYTES SECONDS
-                           copies to the GPU, ten times a second
+    loop NAME,... BYTES FILE
+                           copies to the GPU, ten times a second, until there is such a file
+    pid                    its number
     sleep SECONDS
+    link SOCKET            asks the agent for a link: 1 where it gave one
+    node NAME              the node that the agent's placement has for an arena; -1 for none
+    hint KIND NAME BYTES TIMES
+                           says it of an arena; KIND as the protocol numbers it
+    noise BYTES            sends that much of no message
 
 Each command is answered by a line: its result, a code of CUDA's or an address.
 """
+import array
 import ctypes
 import mmap
+import os
+import socket
+import struct
 import sys
 import time
 
@@ -27,6 +37,7 @@ class Job:
         self.driver = self.runtime = None
         self.arenas, self.kept = {}, []
         self.device = WORD()
+        self.placement = self.hints = None
 
     def load(self, path):
         self.driver = ctypes.CDLL(path)
@@ -85,12 +96,53 @@ class Job:
         self.arenas[name] = address.value
         return address.value
 
-    def loop(self, name, size, seconds):
-        end, worst = time.monotonic() + float(seconds), 0
-        while time.monotonic() < end:
-            worst = max(worst, self.copy("cuMemcpyHtoD_v2", name, 0, size, 1))
+    def loop(self, names, size, end):
+        worst = 0
+        while not os.path.exists(end):
+            worst = max(worst, *(self.copy("cuMemcpyHtoD_v2", name, 0, size, 1) for name in names.split(",")))
             time.sleep(0.1)
         return worst
+
+    @staticmethod
+    def pid():
+        return os.getpid()
+
+    def link(self, path):
+        agent = socket.socket(socket.AF_UNIX)
+        agent.connect(path)
+        agent.sendall(b'{"link":{}}\n')
+        line, given = b"", array.array("i")
+        while not line.endswith(b"\n"):
+            data, extra, _flags, _address = agent.recvmsg(4096, socket.CMSG_SPACE(8))
+            for _level, _kind, fds in extra:
+                given.frombytes(fds)
+            line += data
+        if len(given) != 2:
+            print(line.decode().strip(), file=sys.stderr, flush=True)
+            return 0
+        self.placement, self.hints = given[0], socket.socket(fileno=given[1])
+        return 1
+
+    def node(self, name):
+        magic, _version, capacity, generation, *_ = struct.unpack("8Q", os.pread(self.placement, 64, 0))
+        if magic != int.from_bytes(b"ttplace\0", "little") or generation == 0:
+            return -1
+        size = 8 * (4 + 4 * capacity)
+        buffer = os.pread(self.placement, size, 64 + generation % 2 * size)
+        _sequence, _generation, _at, count = struct.unpack_from("4Q", buffer)
+        for number in range(count):
+            start, end, node, *_ = struct.unpack_from("2Q4I", buffer, 32 + 32 * number)
+            if start <= self.arenas[name] < end:
+                return node
+        return -1
+
+    def hint(self, kind, name, size, times):
+        header = struct.pack("4s3I", b"tthi", 1, 1, 0)
+        record = struct.pack("2Q2IQ", self.arenas[name], int(size), int(kind), int(times), time.monotonic_ns())
+        return int(self.hints.send(header + record) != len(header + record))
+
+    def noise(self, size):
+        return int(self.hints.send(b"\xa5" * int(size)) != int(size))
 
     def sleep(self, seconds):
         time.sleep(float(seconds))

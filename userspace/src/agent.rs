@@ -50,6 +50,7 @@ use crate::{
     job::{memory::Memory, running::Facts},
     observe::usdt::EventsLost,
     policy::{Rule, Speed},
+    publish::Links,
     source::{
         Touch,
         damon::{Damon, DamonError, cadence::Cadence, snapshot::Snapshots},
@@ -82,6 +83,7 @@ pub struct Agent {
     memory: Memory,
     heat: HeatMap,
     gpu: gpu::Gpu,
+    links: Links,
     rule: Rule,
     /// What the tiers can do, and what was free on their nodes.
     speeds: Option<[Speed; 2]>,
@@ -138,6 +140,7 @@ impl Agent {
             memory: Memory::new(tiers.clone(), config.migrate.file_pages),
             heat: HeatMap::new(heat_params(&config)),
             gpu: gpu::Gpu::default(),
+            links: Links::default(),
             rule: rule_of(&config),
             speeds: speeds_of(&host),
             free: BTreeMap::new(),
@@ -241,6 +244,7 @@ impl Agent {
         for pid in tracked.into_iter().chain(job.processes) {
             self.programs.jobs.untrack(pid);
             self.memory.remove(pid);
+            self.links.close(pid);
             self.gpu.forget(pid);
             self.heat.forget(pid);
         }
@@ -273,6 +277,7 @@ impl Agent {
                 job.faults.place(pid, self.memory.residents_of(pid));
                 job.read(&self.memory);
             }
+            self.publish(pid);
         }
         gone.iter().for_each(|pid| self.forget(*pid));
         self.listen(now);
@@ -324,6 +329,7 @@ impl Agent {
                     if !job.is_some_and(|job| self.leave_out(event.pid, job)) {
                         self.memory.forget(event.pid);
                         self.gpu.forget(event.pid);
+                        self.links.close(event.pid);
                         self.programs.gpu.restart(event.pid);
                     }
                 }
@@ -352,6 +358,7 @@ impl Agent {
             job.group.read_kills();
         }
         self.jobs.leave(pid);
+        self.links.close(pid);
         self.gpu.forget(pid);
         self.memory.remove(pid);
         self.heat.forget(pid);
@@ -393,6 +400,7 @@ impl Agent {
             Err(error) => tracing::warn!(%error, "an aggregation of DAMON is lost"),
         }
         self.hear_gpus(now, &mut touches);
+        self.hear_hints(now, &mut touches);
         let used = touches.iter().filter(|touch| touch.weight > 0.0).count();
         tracing::trace!(touches = touches.len(), used, "listened");
         for job in self.jobs.iter_mut() {

@@ -27,6 +27,7 @@
 //! * [`migrate`]: the executor over `move_pages(2)`, or DAMON's schemes in its place.
 //! * [`ledger`]: every move and what came of it.
 //! * [`observe`]: what people and programs are told.
+//! * [`publish`]: the link to the GPU bridge: placement out, hints in.
 //! * [`control`]: the socket through which people and jobs speak to the agent.
 //! * [`doctor`]: what stands in the way, before a job is started.
 //! * [`agent`]: wires the stages: cadence, the executor's thread, shutdown. Nothing else.
@@ -42,6 +43,7 @@ pub mod ledger;
 pub mod migrate;
 pub mod observe;
 pub mod policy;
+pub mod publish;
 pub mod source;
 pub mod sys;
 pub mod units;

@@ -242,6 +242,11 @@ impl<'a> Reader<'a> {
         Ok(Self { words, capacity: capacity as usize })
     }
 
+    /// Counts publications: 0 before the first. One load, for those who look often.
+    pub fn latest(&self) -> u64 {
+        self.words[W_GENERATION].load(Ordering::Acquire)
+    }
+
     /// Copies the latest whole snapshot into `extents`, which is left empty on an error.
     ///
     /// # Errors
@@ -250,7 +255,7 @@ impl<'a> Reader<'a> {
     pub fn read(&self, extents: &mut Vec<Extent>) -> Result<Stamp, PlacementError> {
         let mut result = Err(PlacementError::Busy);
         for _ in 0..TRIES {
-            let latest = self.words[W_GENERATION].load(Ordering::Acquire);
+            let latest = self.latest();
             if latest == 0 {
                 result = Err(PlacementError::Empty);
                 break;

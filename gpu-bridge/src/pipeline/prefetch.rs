@@ -6,7 +6,10 @@
 //! earlier, past faster ones that are needed before it. The guard follows what happens: it grows by each stall, and
 //! shrinks while objects come early.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use tensortier_link::placement::Extent;
 use tensortier_model::{Bytes, Nanos};
@@ -22,15 +25,15 @@ const SHRINK: f64 = 0.98;
 /// First guard: some launches.
 const FIRST_GUARD: f64 = 50_000.0;
 
-/// Which node each address is on, from a published placement.
+/// Which node each address is on, from a published placement. A clone shares it.
 #[derive(Clone, Debug, Default)]
-pub struct Places(Vec<Extent>);
+pub struct Places(Arc<[Extent]>);
 
 impl Places {
     /// The extents of a snapshot, in any order.
     pub fn new(mut extents: Vec<Extent>) -> Self {
         extents.sort_unstable_by_key(|extent| extent.start);
-        Self(extents)
+        Self(extents.into())
     }
 
     /// The extent that holds most of a range; `None` where no extent meets it.
@@ -100,6 +103,20 @@ impl Prefetch {
             Node { per_byte, fixed, coming: 0, alone: true }
         });
         self.objects.insert(object, Object { bytes, node, state: State::Away });
+    }
+
+    /// The agent has published where an object lies now: it may have moved since. A copy under way is still counted where it
+    /// began, and the object is taken to have moved at the next word.
+    pub fn relocate(&mut self, object: u64, place: Option<&Extent>) {
+        let Some(entry) = self.objects.get(&object) else { return };
+        let (bytes, state, before) = (entry.bytes, entry.state, entry.node);
+        if matches!(state, State::Coming(_)) || place.map_or(0, |extent| extent.node) == before {
+            return;
+        }
+        self.declare(object, bytes, place);
+        if let Some(entry) = self.objects.get_mut(&object) {
+            entry.state = state;
+        }
     }
 
     /// The node that an object is taken to be on.

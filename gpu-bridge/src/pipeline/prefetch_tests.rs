@@ -153,3 +153,31 @@ fn room_is_never_overdrawn() {
     }
     assert!(!job.prefetch.begin(99, 0), "never declared");
 }
+
+#[test]
+fn an_object_that_moved_is_started_by_its_new_place() {
+    let mut prefetch = Prefetch::new(16e9, 9 * BYTES);
+    let (near, far) = (extent(0, BYTES, 0, 190_000), extent(0, BYTES, 1, 2_000));
+    prefetch.declare(0, BYTES, Some(&near));
+    prefetch.declare(1, BYTES, Some(&near));
+    let mut now = 0;
+    let step = |prefetch: &mut Prefetch, now: &mut Nanos| {
+        for object in 0..2 {
+            prefetch.wanted(object, *now);
+            *now += 100_000_000;
+        }
+    };
+    (0..3).for_each(|_| step(&mut prefetch, &mut now));
+    // The next use of 0 is now; that of 1 in 100 ms, for which 3 ms suffice from DRAM and 25 ms do not.
+    let last = now - 100_000_000;
+    assert_eq!(prefetch.due(last + 170_000_000), [0], "1 has time");
+    prefetch.relocate(1, Some(&far));
+    assert_eq!((prefetch.node(1), prefetch.due(last + 176_000_000)), (Some(1), vec![1]), "from the card it has none");
+    prefetch.relocate(1, Some(&near));
+    assert_eq!(prefetch.node(1), Some(1), "its copy is under way");
+    prefetch.arrived(1, now);
+    prefetch.relocate(1, Some(&near));
+    assert!(prefetch.node(1) == Some(0) && prefetch.is_here(1));
+    prefetch.relocate(77, Some(&near));
+    assert_eq!(prefetch.node(77), None);
+}

@@ -1,6 +1,7 @@
 //! The agent's loop: what clients ask, ticks between, and the end.
 
 mod begin;
+mod link;
 
 use std::{
     collections::BTreeSet,
@@ -220,6 +221,7 @@ impl Daemon {
             Request::Pause { job } => self.pause(peer, job.as_deref(), true),
             Request::Resume { job } => self.pause(peer, job.as_deref(), false),
             Request::Looks { job } => self.seen_of(peer, &job),
+            Request::Link {} => self.link(peer),
             Request::Avoid { node } => peer.may_administer().map_err(text).map(|()| {
                 if !self.agent.host.nodes.contains_key(&node) {
                     return Some(Answer::Refused { why: format!("this host has no node {node}") });
@@ -234,7 +236,9 @@ impl Daemon {
         };
         match answer {
             // Nothing has changed.
-            Ok(Some(answer @ (Answer::Refused { .. } | Answer::Looks(_)))) => reply.send(answer),
+            Ok(Some(answer @ (Answer::Refused { .. } | Answer::Looks(_) | Answer::Linked { .. }))) => {
+                reply.send(answer)
+            }
             Ok(Some(answer)) => self.answer(reply.clone(), answer),
             Ok(None) => self.stale = true,
             Err(why) => reply.send(Answer::Refused { why }),

@@ -28,6 +28,9 @@ impl Agent {
                 if job.asked.policy.unwrap_or(self.config.policy.policy) != PolicyKind::Hotness {
                     job.view.foresee(&job.usage);
                 }
+                for region in &mut job.view.regions {
+                    region.expected = gpu.expects(region.pid, region.range, now);
+                }
             }
         }
         let planned = self.jobs.iter().any(|job| job.plans()) && self.host.is_two_tier();

@@ -3,22 +3,37 @@
 //! A copy is cut to what its process has resident, as last read: addresses are the job's own word, and memory elsewhere is
 //! nobody's business. Each block that is left counts as transferred by its device ([`TouchKind::Transfer`]). Its bytes
 //! are those of the nodes that the block lies on, in their proportion.
+//!
+//! Two sources tell of copies: probes on the CUDA libraries, and the GPU bridge's hints. What the bridge copies through
+//! its staging ring is told by both, as `bridge` of its true source and as `registered` of the ring.
 
-use std::{collections::BTreeMap, fmt, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use tensortier_link::hints::{Hint, Kind};
 
 use super::Agent;
 use crate::{
     job::{Resident, memory::Memory},
     observe::{status::Copied, usdt},
+    publish::{Descriptors, Said},
     source::{
         Touch, TouchKind,
         gpu::{Direction, GpuCallKind, GpuCalls},
+        lost::Clock,
     },
-    units::{NodeId, NodeSet, Pid, Range, show_bytes},
+    units::{BLOCK, NodeId, NodeSet, Pid, Range, show_bytes},
 };
 
+/// Looks at a process's blocks that its hints may cost in a tick: so often all of them, and some. Beyond, they are dropped.
+const LOOKS: (usize, usize) = (4, 4096);
 /// Pinned ranges that are kept of one process.
 const MAX_PINS: usize = 1 << 16;
+/// A copy that is announced is waited for no longer, and so long after its time.
+const EXPECTED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(1));
 /// With this part of the ring buffer full in a tick, the agent does not rest.
 const FAST: usize = 16;
 
@@ -30,6 +45,8 @@ pub(super) enum Path {
     Unregistered = 1,
     /// It was seen to be pinned.
     Registered = 2,
+    /// The bridge said that it copied it.
+    Bridge = 3,
 }
 
 impl fmt::Display for Path {
@@ -54,8 +71,12 @@ pub(super) struct Gpu {
     copied: BTreeMap<(Direction, Option<NodeId>, Path), u64>,
     /// Pinned memory: first address and end.
     pins: BTreeMap<Pid, BTreeMap<u64, u64>>,
+    /// Until when which blocks are not demoted.
+    expected: BTreeMap<Pid, BTreeMap<u64, Instant>>,
     /// Pins that there was no room for.
     dropped: u64,
+    /// Hints of processes that are in no job, or that said too much at once.
+    unheard: u64,
     /// So many calls came that the next tick must not wait.
     pub fast: bool,
 }
@@ -64,6 +85,20 @@ impl Gpu {
     /// Forgets a process.
     pub fn forget(&mut self, pid: Pid) {
         self.pins.remove(&pid);
+        self.expected.remove(&pid);
+    }
+
+    /// Whether a copy of the block was announced that is still to come.
+    pub fn expects(&self, pid: Pid, range: Range, now: Instant) -> bool {
+        let blocks = self.expected.get(&pid);
+        blocks.and_then(|blocks| blocks.get(&(range.start / BLOCK))).is_some_and(|until| now < *until)
+    }
+
+    fn expect(&mut self, pid: Pid, range: Range, until: Instant, residents: &[Resident]) {
+        for (_, resident) in parts(residents, range) {
+            let block = self.expected.entry(pid).or_default().entry(resident.range.start / BLOCK).or_insert(until);
+            *block = until.max(*block);
+        }
     }
 
     /// Pins that were not kept, so that their memory may be tried in vain.
@@ -71,7 +106,12 @@ impl Gpu {
         self.dropped
     }
 
-    /// Bytes of a range that were seen to be pinned.
+    /// Hints that were not taken in.
+    pub fn unheard(&self) -> u64 {
+        self.unheard
+    }
+
+    /// Bytes of a range that are known to be pinned.
     pub fn pinned(&self, pid: Pid, range: Range) -> u64 {
         let Some(pins) = self.pins.get(&pid) else { return 0 };
         let before = pins.range(..range.start).next_back();
@@ -132,11 +172,62 @@ impl Gpu {
                 *sum = sum.saturating_add(bytes.saturating_mul(times));
             }
         }
-        (0..times).for_each(|_| usdt::gpu_transfer(pid, host.bytes(), most, direction as u32, path as u32));
+        let fires = if path == Path::Bridge { 1 } else { times };
+        (0..fires).for_each(|_| usdt::gpu_transfer(pid, host.bytes(), most, direction as u32, path as u32));
+    }
+
+    /// Takes in what a process said of its own memory.
+    fn heed(&mut self, said: &Said, clock: &Clock, now: Instant, residents: &[Resident], touches: &mut Vec<Touch>) {
+        let Said { pid, hint: Hint { start, bytes, kind, times, at_ns } } = *said;
+        let host = Range::new(start, start.saturating_add(bytes));
+        let direction = match kind {
+            Kind::HostToDevice => Direction::ToDevice,
+            Kind::DeviceToHost => Direction::ToHost,
+            Kind::Expected => {
+                let ahead = Duration::from_nanos(at_ns.saturating_sub(clock.now_ns())).min(EXPECTED.0);
+                return self.expect(pid, host, now + ahead + EXPECTED.1, residents);
+            }
+            Kind::Registered => return self.pin(pid, host),
+            Kind::Unregistered => return self.unpin(pid, start),
+        };
+        let copy = Copy { pid, direction, host, path: Path::Bridge };
+        self.copied(copy, times.into(), clock.instant(at_ns), residents, touches);
     }
 }
 
 impl Agent {
+    /// Links a process of a job with this agent.
+    pub(super) fn link(&mut self, pid: Pid, user: u32) -> std::io::Result<Descriptors> {
+        let given = self.links.open(pid, user)?;
+        self.publish(pid);
+        Ok(given)
+    }
+
+    /// Tells a linked process where its memory is.
+    pub(super) fn publish(&mut self, pid: Pid) {
+        self.links.publish(pid, self.memory.residents_of(pid), &self.host, Clock::read().now_ns());
+    }
+
+    /// Takes in what linked processes said of their own memory.
+    pub(super) fn hear_hints(&mut self, now: Instant, touches: &mut Vec<Touch>) {
+        let clock = Clock::read();
+        let mut looks: BTreeMap<Pid, usize> = BTreeMap::new();
+        let more = self.links.hear(|said| {
+            let residents = self.memory.residents_of(said.pid);
+            let looks = looks.entry(said.pid).or_default();
+            let blocks = usize::try_from(said.hint.bytes / BLOCK).unwrap_or(usize::MAX);
+            *looks += 1 + blocks.min(residents.len());
+            if self.jobs.of(said.pid).is_none() || *looks > LOOKS.0 * residents.len() + LOOKS.1 {
+                self.gpu.unheard += 1;
+                return;
+            }
+            self.gpu.heed(&said, &clock, now, residents, touches);
+        });
+        // A socket that fills makes its process drop hints.
+        self.gpu.fast |= more;
+        self.gpu.expected.values_mut().for_each(|blocks| blocks.retain(|_, until| now < *until));
+    }
+
     /// Takes in what jobs asked of their CUDA libraries, as evidence.
     pub(super) fn hear_gpus(&mut self, now: Instant, touches: &mut Vec<Touch>) {
         self.programs.look_for_gpus(now);

@@ -87,3 +87,44 @@ fn pinned_memory_away_from_the_gpus_is_told_with_the_way_to_place_it() {
     assert!(said[0].contains("run --place prefer=0"));
     assert!(notes(&pinned, &NodeSet::default()).is_empty(), "where they are is not known");
 }
+
+fn said(kind: Kind, host: Range, at_ns: u64) -> Said {
+    Said { pid: PID, hint: Hint { start: host.start, bytes: host.bytes(), kind, times: 3, at_ns } }
+}
+
+#[test]
+fn what_is_announced_is_expected_until_soon_after_its_time_however_far_ahead_that_is() {
+    let (mut gpu, mut touches, now, clock) = (Gpu::default(), Vec::new(), Instant::now(), Clock::read());
+    let mut heed = |gpu: &mut Gpu, host, at_ns| {
+        gpu.heed(&said(Kind::Expected, host, at_ns), &clock, now, &residents(), &mut touches);
+    };
+    heed(&mut gpu, Range::new(BLOCK + 4096, 2 * BLOCK + 1), clock.now_ns() + 3_000_000_000);
+    heed(&mut gpu, Range::new(4 * BLOCK, 9 * BLOCK), u64::MAX);
+    let expects = |gpu: &Gpu, block: u64, seconds: u64| {
+        gpu.expects(PID, Range::new(block * BLOCK, (block + 1) * BLOCK), now + Duration::from_secs(seconds))
+    };
+    assert!(expects(&gpu, 1, 3) && expects(&gpu, 2, 3) && !expects(&gpu, 1, 5), "3 s, and one more");
+    assert!(!expects(&gpu, 3, 0) && !expects(&gpu, 5, 0), "nothing is there");
+    assert!(expects(&gpu, 4, 10) && !expects(&gpu, 4, 12), "no longer than 10 s and one more");
+    heed(&mut gpu, Range::new(BLOCK, 2 * BLOCK), 0);
+    assert!(expects(&gpu, 1, 3), "a later word shortens nothing");
+    gpu.forget(PID);
+    assert!(!expects(&gpu, 1, 3));
+    assert_eq!(touches, [], "what is to come is no use yet");
+}
+
+#[test]
+fn what_the_bridge_says_it_copied_counts_as_often_as_it_says() {
+    let (mut gpu, mut touches, now, clock) = (Gpu::default(), Vec::new(), Instant::now(), Clock::read());
+    let host = Range::new(BLOCK, 2 * BLOCK);
+    for (kind, at_ns) in [(Kind::HostToDevice, clock.now_ns()), (Kind::DeviceToHost, 0), (Kind::Registered, 0)] {
+        gpu.heed(&said(kind, host, at_ns), &clock, now, &residents(), &mut touches);
+    }
+    let told: Vec<_> = touches.iter().map(|touch| (touch.range, touch.weight)).collect();
+    assert_eq!(told, [(host, 3.0), (host, 3.0)]);
+    let copied = |direction| gpu.copied[&(direction, Some(NodeId(0)), Path::Bridge)];
+    assert_eq!([copied(Direction::ToDevice), copied(Direction::ToHost)], [3 * BLOCK, 3 * BLOCK]);
+    assert_eq!(gpu.pinned(PID, host), BLOCK);
+    gpu.heed(&said(Kind::Unregistered, host, 0), &clock, now, &residents(), &mut touches);
+    assert_eq!(gpu.pinned(PID, host), 0);
+}

@@ -194,6 +194,7 @@ impl Agent {
     }
 
     pub(super) fn lost(&self) -> BTreeMap<String, u64> {
+        let hints = self.links.refused();
         let lost = [
             ("faults", self.programs.faults.lost()),
             ("damon", self.programs.damon.lost()),
@@ -203,6 +204,7 @@ impl Agent {
             ("heat", self.heat.stats().refused),
             ("missed", self.programs.missed()),
             ("gpu", self.programs.gpu.lost() + self.gpu.dropped()),
+            ("hints", hints.malformed.saturating_add(hints.dropped).saturating_add(self.gpu.unheard())),
         ];
         lost.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }

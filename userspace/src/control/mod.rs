@@ -21,7 +21,7 @@ mod reply;
 mod seats;
 pub mod server;
 
-use std::path::PathBuf;
+use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -98,6 +98,9 @@ pub enum Request {
         /// The job.
         job: String,
     },
+    /// A link for the process that asks: where its memory is, and a way to say what it copies to and from a GPU
+    /// ([`crate::publish`]). For processes of jobs.
+    Link {},
     /// To read the config again, as SIGHUP does. For root.
     Reload {},
     /// To move nothing to or from a node, until the config is read again. For root.
@@ -106,6 +109,10 @@ pub enum Request {
         node: NodeId,
     },
 }
+
+/// Descriptors that come with an answer (`SCM_RIGHTS`).
+#[derive(Clone, Debug, Default)]
+pub struct Given(pub Vec<Arc<OwnedFd>>);
 
 /// How a job is watched.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -197,6 +204,12 @@ pub enum Answer {
     Left(Box<Left>),
     /// To `looks`.
     Looks(Box<Looks>),
+    /// To `link`.
+    Linked {
+        /// The placement, and the socket for hints.
+        #[serde(skip)]
+        given: Given,
+    },
     /// To everything else: it is done.
     Done {
         /// What, for people.

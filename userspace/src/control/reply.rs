@@ -1,6 +1,8 @@
 //! The way of answers back to a client.
 
 use std::{
+    io::{self, IoSlice},
+    os::fd::{AsRawFd, OwnedFd, RawFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -8,16 +10,41 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
+    io::{AsyncWriteExt, Interest},
+    net::{UnixStream, unix::OwnedWriteHalf},
     sync::{Semaphore, mpsc},
     time::timeout,
 };
 
-use super::Answer;
+use super::{Answer, Given};
 
 /// Answers that wait for a client to read them; a plan beyond that is dropped.
 const WAITING: usize = 64;
+
+/// What answers are written to.
+pub(super) trait Sink {
+    /// Writes a line, and gives what comes with it.
+    async fn put(&mut self, line: &[u8], given: &[Arc<OwnedFd>]) -> io::Result<()>;
+}
+
+impl Sink for OwnedWriteHalf {
+    async fn put(&mut self, line: &[u8], given: &[Arc<OwnedFd>]) -> io::Result<()> {
+        let mut sent = 0;
+        if !given.is_empty() {
+            let stream: &UnixStream = self.as_ref();
+            // They go with the first byte, wherever the line is cut.
+            let give = || {
+                let fds: Vec<RawFd> = given.iter().map(|one| one.as_raw_fd()).collect();
+                let (parts, flags) = ([IoSlice::new(line)], MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+                Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &[ControlMessage::ScmRights(&fds)], flags, None)?)
+            };
+            sent = stream.async_io(Interest::WRITABLE, give).await?;
+        }
+        self.write_all(&line[sent..]).await
+    }
+}
 
 /// Where a client's answers go. It never waits.
 #[derive(Clone, Debug)]
@@ -93,12 +120,13 @@ impl Turn {
 impl Unwritten {
     /// Writes answers until nobody is left to send one. A client that does not read within `patience` loses its
     /// connection.
-    pub async fn write(mut self, mut to: impl AsyncWrite + Unpin, patience: Duration) {
+    pub async fn write(mut self, mut to: impl Sink, patience: Duration) {
         let mut reads = true;
         while let Some(answer) = self.answers.recv().await {
             if let (true, Ok(mut line)) = (reads, serde_json::to_vec(&answer)) {
                 line.push(b'\n');
-                reads = timeout(patience, to.write_all(&line)).await.is_ok_and(|written| written.is_ok());
+                let given = if let Answer::Linked { given: Given(given) } = &answer { given.as_slice() } else { &[] };
+                reads = timeout(patience, to.put(&line, given)).await.is_ok_and(|written| written.is_ok());
             }
             self.pending.fetch_sub(1, Ordering::Relaxed);
             if !reads {
@@ -113,6 +141,13 @@ impl Unwritten {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    impl Sink for Vec<u8> {
+        async fn put(&mut self, line: &[u8], _given: &[Arc<OwnedFd>]) -> io::Result<()> {
+            self.extend_from_slice(line);
+            Ok(())
+        }
+    }
 
     #[test]
     fn a_request_is_over_once_its_answer_is_written_and_only_a_job_that_began_is_followed() {

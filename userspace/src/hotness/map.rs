@@ -181,6 +181,7 @@ impl HeatMap {
                     on: resident.on.clone(),
                     unmovable: unmovable(resident.pid, resident.range),
                     outlook: Outlook::default(),
+                    expected: false,
                 }
             })
             .collect();

@@ -31,8 +31,10 @@ pub struct Region {
     pub idle_s: f32,
     /// Resident bytes on each node.
     pub on: BTreeMap<NodeId, u64>,
-    /// Bytes that the ledger knows cannot move (pinned), a part of `on`.
+    /// Bytes that are known not to move (pinned), a part of `on`.
     pub unmovable: u64,
+    /// Its process has said that it is about to be copied to or from a GPU: it is not demoted now.
+    pub expected: bool,
     /// What is expected of its use; nothing in a view that was not [foreseen](HeatView::foresee).
     pub outlook: Outlook,
 }

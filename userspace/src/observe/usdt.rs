@@ -84,11 +84,13 @@ pub const PROBES: [Probe; 9] = [
 ];
 
 /// The sources of `events_lost` by id, from 1; 0 is a source that has none.
-pub const SOURCES: [&str; 8] = ["faults", "damon", "damon late", "job events", "migrations", "heat", "missed", "gpu"];
+pub const SOURCES: [&str; 9] =
+    ["faults", "damon", "damon late", "job events", "migrations", "heat", "missed", "gpu", "hints"];
 
 /// What is known of memory that was copied, by id, from 1, for `gpu_transfer` and the metrics: no registration of it was
-/// seen (it is pageable, or was pinned before anybody looked); it was seen to be pinned.
-pub const PATHS: [&str; 2] = ["unregistered", "registered"];
+/// seen (it is pageable, or was pinned before anybody looked); it was seen to be pinned; the GPU bridge said that it copied
+/// it, by whatever way.
+pub const PATHS: [&str; 3] = ["unregistered", "registered", "bridge"];
 
 /// The reasons of `migrate_start` and `migrate_done` by id, from 1.
 pub const REASONS: [&str; 6] = ["hot", "make_room", "headroom", "drain", "budget", "spread"];

@@ -35,6 +35,9 @@
 //! made just in time, so a plan that is cut short has demoted little in vain; within a slice neighbours join into one
 //! range, since the mover pays for each call. Room that a slice frees below counts from the next slice on.
 //!
+//! What is about to be copied to or from a GPU ([`Region::expected`], its job's own word) is no victim, however cold; of a
+//! job that must give back it is the last one.
+//!
 //! A block with pinned pages stays whole: one of them stops a whole batch of the mover.
 
 use std::{
@@ -136,11 +139,12 @@ impl<'a> Planner<'a> {
     fn victims_on(&self, node: NodeId) -> Vec<Part<'a>> {
         let mut victims: Vec<Part> = (self.view.regions.iter())
             .filter(|region| region.unmovable == 0 && region.seen >= self.rule.min_seen)
+            .filter(|region| !region.expected || self.rule.gives_back)
             .filter_map(|region| self.part(region, node))
             .filter(|victim| !self.goes_back(victim, false))
             .collect();
         victims.sort_by(|a, b| {
-            let order = b.worth.used.total_cmp(&a.worth.used);
+            let order = b.region.expected.cmp(&a.region.expected).then(b.worth.used.total_cmp(&a.worth.used));
             order.then(a.region.idle_s.total_cmp(&b.region.idle_s)).then(b.key().cmp(&a.key()))
         });
         victims

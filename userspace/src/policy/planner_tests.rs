@@ -25,6 +25,7 @@ fn block(n: u64, heat: f32, on: &[(NodeId, u64)]) -> Region {
         on: on.iter().copied().collect(),
         unmovable: 0,
         outlook: Outlook::default(),
+        expected: false,
     }
 }
 
@@ -115,6 +116,30 @@ fn headroom_is_restored_by_the_coldest_and_never_by_the_hot() {
     assert_eq!(brief(&moves), [(0, 9, 0, 2, Reason::Headroom)]);
     let hot = regions.into_iter().map(|region| Region { heat: region.heat + 0.095, ..region }).collect();
     assert_eq!(brief(&plan(hot, &short, &Recent::default())), [(0, 1, 0, 2, Reason::Headroom)]);
+}
+
+#[test]
+fn what_is_about_to_be_copied_makes_room_for_nothing() {
+    let regions = |expected| {
+        let cold = Region { expected, ..whole(1, 0.0, TOP[0]) };
+        vec![cold, whole(8, 0.9, LOW[0])]
+    };
+    let full = tiers([0, 0, 9, 9]);
+    let moves = |expected| plan(regions(expected), &full, &Recent::default());
+    assert_eq!(moves(false).moves.len(), 2, "a victim and what takes its place");
+    let held = moves(true);
+    assert_eq!((held.moves, held.held_back), (vec![], [(HeldBack::NoRoom, BLOCK)].into()));
+    let mut short = tiers([0, 0, 9, 9]);
+    short.top[0] = Node { free: 0, headroom: BLOCK, ..short.top[0] };
+    assert_eq!(brief(&plan(regions(true)[..1].to_vec(), &short, &Recent::default())), []);
+
+    // Its word keeps nothing from others: where its job must give back, it leaves too, as the last.
+    short.top[0].headroom = BLOCK / 2;
+    let over = Rule { gives_back: true, ..Rule::default() };
+    let left = |regions: Vec<Region>| brief(&plan_by(&over, regions, &short, &Recent::default()));
+    let cold = Region { expected: true, ..whole(1, 0.0, TOP[0]) };
+    assert_eq!(left(vec![cold.clone()]), [(1, 1, 0, 2, Reason::Headroom)]);
+    assert_eq!(left(vec![cold, whole(3, 0.9, TOP[0])]), [(3, 1, 0, 2, Reason::Headroom)]);
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn blocks(pid: u32, at: u64, count: u64, heat: f32, node: NodeId) -> Vec<Region>
         on: [(node, BLOCK)].into(),
         unmovable: 0,
         outlook: Outlook::default(),
+        expected: false,
     };
     (0..count).map(region).collect()
 }

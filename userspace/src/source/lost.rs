@@ -37,7 +37,7 @@ impl LossCount {
 }
 
 /// Turns the programs' clock (CLOCK_MONOTONIC, nanoseconds) into [`Instant`]s.
-pub(super) struct Clock {
+pub(crate) struct Clock {
     now: Instant,
     now_ns: u64,
 }
@@ -48,6 +48,11 @@ impl Clock {
         let time = clock_gettime(ClockId::CLOCK_MONOTONIC).map(std::time::Duration::from);
         // The clock exists on every Linux; without it every event would be called as old as this reading.
         Self { now: Instant::now(), now_ns: time.map_or(u64::MAX, |time| time.as_nanos() as u64) }
+    }
+
+    /// The programs' time at the reading.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
     }
 
     /// The instant of `at_ns`; now for what claims to lie ahead.

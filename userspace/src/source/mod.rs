@@ -9,7 +9,7 @@ pub mod format;
 pub mod gpu;
 pub mod job_events;
 mod layout;
-mod lost;
+pub(crate) mod lost;
 pub mod migrations;
 pub mod work;
 

@@ -5,6 +5,7 @@
 mod ends;
 mod hostile;
 mod jobs;
+mod link;
 mod rights;
 
 use std::{

@@ -179,6 +179,7 @@ mod tests {
             on: [(SLOW, hot_bytes)].into(),
             unmovable: 0,
             outlook: Outlook::default(),
+            expected: false,
         };
         HeatView { at: Instant::now(), regions: vec![region] }
     }

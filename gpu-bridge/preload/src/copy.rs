@@ -53,10 +53,17 @@ impl Copies {
         Some(Self { pipeline: Pipeline::new(clock, device, limits, Tuning::Adaptive) })
     }
 
-    /// Copies, and waits for the end. Both ranges are valid, the stream is the current context's.
-    pub fn copy(&mut self, direction: Direction, device: u64, host: u64, bytes: u64, stream: u64) -> Outcome {
+    /// Copies, and waits for the end. Both ranges are valid, the stream is the current context's; the node is that of the
+    /// host memory.
+    pub fn copy(
+        &mut self,
+        direction: Direction,
+        device: u64,
+        (host, node): (u64, u32),
+        bytes: u64,
+        stream: u64,
+    ) -> Outcome {
         self.pipeline.device().begin(stream);
-        let node = sys::node_of(host).unwrap_or(0);
         let id = self.pipeline.submit(Copy { stream: 0, direction, host, device, bytes, node, registered: false });
         self.pipeline.wait(id);
         while self.pipeline.completed().is_some() {}

@@ -47,6 +47,8 @@ counts! {
     passed_allocations,
     /// Addresses of ours that `cuGetProcAddress` gave out.
     given_addresses,
+    /// Copies through the ring that the agent was not told of: too many at once, or no thread.
+    untold_copies,
     /// Panics; with the first the process is left alone.
     panics,
 }

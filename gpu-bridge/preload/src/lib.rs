@@ -6,6 +6,7 @@
 //!                 state.rs    what is taken over and what goes to the driver untouched
 //!                   copy.rs     large pageable copies, in chunks through a registered ring, on the program's stream
 //!                   pinned.rs   pinned host memory, from the bridge's pool on the GPU's node
+//!                   agent.rs    what was copied, for the agent; where memory lies, from it
 //!                 driver.rs   the program's own driver · sys.rs: the kernel's calls · counts.rs: what was done
 //! ```
 //!
@@ -27,6 +28,7 @@
 //! a program may not read (`PROT_NONE`) or write faults in the program, as with a driver that copies by the CPU. Rings
 //! and pinned memory of a context that is destroyed stay mapped to the end of the process.
 
+mod agent;
 mod audit;
 mod copy;
 mod counts;

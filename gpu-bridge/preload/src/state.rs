@@ -11,6 +11,7 @@ use std::{
 use tensortier_bridge::pipeline::Direction;
 
 use crate::{
+    agent::Agent,
     copy::{Copies, LEAST, Outcome},
     counts::{Counts, add},
     driver::{CAPTURE_INVALIDATED, Driver, INVALID_VALUE, NOT_REGISTERED},
@@ -39,6 +40,7 @@ pub struct State {
     rings: Mutex<BTreeMap<u64, Ring>>,
     pinned: Mutex<Pinned>,
     extents: Arc<Extents>,
+    agent: Agent,
 }
 
 impl State {
@@ -48,7 +50,8 @@ impl State {
         let extents = pinned.extents();
         let (counts, broken, captures, rings) = Default::default();
         let process = std::process::id();
-        Self { driver, counts, process, broken, captures, rings, pinned: Mutex::new(pinned), extents }
+        let (pinned, agent) = (Mutex::new(pinned), Agent::new());
+        Self { driver, counts, process, broken, captures, rings, pinned, extents, agent }
     }
 
     /// Whether this is the process that it was made in. A child of `fork` has no copy threads, and no CUDA either.
@@ -108,10 +111,12 @@ impl State {
         }
         let Some(ring) = self.ring() else { return passed(&counts.passed_no_ring) };
         let Ok(mut copies) = ring.try_lock() else { return passed(&counts.passed_busy) };
-        match copies.copy(direction, device, host, bytes, stream) {
+        let node = self.agent.node_of(host, bytes).or_else(|| sys::node_of(host)).unwrap_or(0);
+        match copies.copy(direction, device, (host, node), bytes, stream) {
             Outcome::Arrived => {
                 add(&counts.staged_copies, 1);
                 add(&counts.staged_bytes, bytes);
+                add(&counts.untold_copies, u64::from(!self.agent.copied(direction, host, bytes)));
                 Some(0)
             }
             Outcome::Refused => passed(&counts.passed_refused),

@@ -45,6 +45,14 @@ pub fn node_here() -> Option<u32> {
     (result == 0).then_some(node)
 }
 
+/// CLOCK_MONOTONIC, nanoseconds.
+pub fn now_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one struct; it knows this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Bytes of a node's memory; 0 where the kernel does not say.
 pub fn node_bytes(node: u32) -> u64 {
     let text = fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).unwrap_or_default();

@@ -49,7 +49,7 @@ fn form(form: &str) {
     assert_eq!(alone, with);
     let [staged, bytes, .., panics] = counters[..] else { panic!("{counters:?}") };
     assert!(staged > 50 && bytes >= staged << 20 && panics == 0, "{counters:?}");
-    let [pooled, _, _, given, _] = counters[9..] else { panic!("{counters:?}") };
+    let [pooled, _, _, given, _, _] = counters[9..] else { panic!("{counters:?}") };
     assert!(pooled > 50, "{counters:?}");
     assert_eq!(given > 0, form == "PROC", "{counters:?}");
     // Half of it is no harm: opened programs need the auditor, linked ones the names.

@@ -143,8 +143,23 @@ fn same_answers(bench: &mut Bench, form: &str, program: &Program, seed: u64, cou
     let missing = alone.lines.len().abs_diff(under.lines.len());
     bench.bar(&format!("{name}.sequences_that_differ"), (differ.len() + missing) as f64, Op::Exactly, 0.0);
     bench.figure(&format!("{name}.sequences"), count as f64);
-    let [staged, bytes, known, capturing, busy, no_ring, unsure, refused, failed, pooled, _, passed, given, panics] =
-        under.counters[..]
+    let [
+        staged,
+        bytes,
+        known,
+        capturing,
+        busy,
+        no_ring,
+        unsure,
+        refused,
+        failed,
+        pooled,
+        _,
+        passed,
+        given,
+        untold,
+        panics,
+    ] = under.counters[..]
     else {
         bail!("{form}: counters {:?}", under.counters)
     };
@@ -158,6 +173,7 @@ fn same_answers(bench: &mut Bench, form: &str, program: &Program, seed: u64, cou
         ("copies_left_to_the_driver_refused", refused),
         ("copies_left_to_the_driver_other", capturing + busy + no_ring),
         ("addresses_given", given),
+        ("copies_that_no_agent_was_told_of", untold),
     ] {
         bench.figure(&format!("{name}.{what}"), value as f64);
     }

@@ -12,17 +12,19 @@ use anyhow::{Context, Result, ensure};
 
 /// Names the library's file.
 const VARIABLE: &str = "TENSORTIER_PRELOAD";
+/// Names the agent's socket, for `tensortier` and for the library.
+const SOCKET: &str = "TENSORTIER_SOCKET";
 const LIBRARY: &str = "libtensortier_preload.so";
 /// Where a package of the distribution puts it.
 const INSTALLED: &str = "/usr/lib/tensortier";
 /// The dynamic linker's: the library says why it needs both.
 const LISTS: [&str; 2] = ["LD_AUDIT", "LD_PRELOAD"];
 
-/// Puts the library behind what the job has in its lists already.
+/// Puts the library behind what the job has in its lists already, and says where the agent listens, whom it tells of copies.
 ///
 /// # Errors
 /// It is nowhere it is looked for, or the dynamic linker could not be told of its path.
-pub(super) fn prepare(environment: &mut BTreeMap<OsString, OsString>) -> Result<()> {
+pub(super) fn prepare(environment: &mut BTreeMap<OsString, OsString>, socket: &Path) -> Result<()> {
     let named = env::var_os(VARIABLE).map(PathBuf::from);
     let own = env::current_exe().unwrap_or_default();
     let library = find(named.as_deref(), &own).with_context(|| match &named {
@@ -33,6 +35,8 @@ pub(super) fn prepare(environment: &mut BTreeMap<OsString, OsString>) -> Result<
         ),
     })?;
     let path = std::path::absolute(&library).with_context(|| format!("cannot find {}", library.display()))?;
+    let socket = std::path::absolute(socket).with_context(|| format!("cannot find {}", socket.display()))?;
+    environment.insert(SOCKET.into(), socket.into());
     activate(environment, &path)
 }
 

@@ -117,7 +117,7 @@ fn follow(args: &'static Args, inherited: &[RawFd]) -> Result<u8> {
         offload::prepare(&mut caller.environment)?;
     }
     if args.gpu {
-        gpu::prepare(&mut caller.environment)?;
+        gpu::prepare(&mut caller.environment, &args.socket.socket)?;
     }
 
     // Opened before the job starts: a wrong path should not cost the run.

@@ -1,4 +1,4 @@
-//! The emulated CUDA driver, for tests: put where a driver would be.
+//! The emulated CUDA driver, for tests and demos: put where a driver would be.
 
 use std::{
     env,
@@ -8,17 +8,26 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
+/// The library of a crate of this workspace, as it was built beside this program.
+///
+/// # Errors
+/// It has not been built.
+pub fn library(krate: &str) -> Result<PathBuf> {
+    let this = env::current_exe().context("this program has no path")?;
+    let name = format!("lib{}.so", krate.replace('-', "_"));
+    // Tests lie in deps/, and so do the libraries of dependencies; programs lie beside that folder.
+    let folders = this.ancestors().skip(1).take(2).flat_map(|folder| [folder.to_owned(), folder.join("deps")]);
+    let library = { folders }.map(|folder| folder.join(&name)).find(|library| library.exists());
+    library.with_context(|| format!("{name} is missing: cargo build -p {krate}"))
+}
+
 /// Copies the emulator that was built beside this program into a folder, under the driver's name; gives its path. A copy
 /// and no link: the name that a process's mappings show is the file's.
 ///
 /// # Errors
 /// It has not been built, or cannot be copied.
 pub fn install(folder: &Path) -> Result<PathBuf> {
-    let this = env::current_exe().context("this program has no path")?;
-    // Tests lie in deps/, beside which programs are; a dev-dependency's library is among the former.
-    let places = this.ancestors().skip(1).take(2).map(|place| place.join("libtensortier_emulator.so"));
-    let library = { places }.find(|place| place.exists());
-    let library = library.context("libtensortier_emulator.so is missing: cargo build -p tensortier-emulator")?;
+    let library = library("tensortier-emulator")?;
     let driver = folder.join("libcuda.so.1");
     let copied = Command::new("cp").args([&library, &driver]).status().context("cannot start cp")?;
     ensure!(copied.success(), "cannot copy {} to {}", library.display(), driver.display());

@@ -3,6 +3,7 @@ pub mod allocators;
 pub mod arena;
 pub mod bench;
 pub mod calibrate;
+pub mod copier;
 pub mod daemon;
 pub mod emulated;
 pub mod emulator;

@@ -5,9 +5,8 @@
 use std::{
     collections::BTreeMap,
     fs,
-    io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -19,46 +18,23 @@ use tensortier::{
     },
     units::{Pid, Range},
 };
-use tensortier_tests::emulator;
+use tensortier_tests::{copier::Copier, emulator};
 
 const MIB: u64 = 1 << 20;
 
-/// `tests/jobs/gpu.py`, told what to do.
-struct Job {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
+struct Job(Copier);
 
 impl Job {
     fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output }
-    }
-
-    fn python() -> Command {
-        let mut command = Command::new("/usr/bin/python3");
-        command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/jobs/gpu.py"));
-        command
+        Self(Copier::start(command).unwrap())
     }
 
     fn tell(&mut self, line: &str) -> u64 {
-        writeln!(self.input, "{line}").unwrap();
-        let mut answer = String::new();
-        self.output.read_line(&mut answer).unwrap();
-        answer.trim().parse().unwrap_or_else(|_| panic!("{line}: {answer:?}"))
+        self.0.tell(line).unwrap_or_else(|error| panic!("{error:#}"))
     }
 
     fn pid(&self) -> Pid {
-        Pid(self.child.id())
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Pid(self.0.pid())
     }
 }
 
@@ -95,6 +71,17 @@ impl Watch {
     }
 }
 
+/// A tracked job that has loaded the emulated driver of this folder, as the probes have seen; and an arena's address.
+fn loaded(folder: &Path) -> (Watch, Job, u64) {
+    let driver = emulator::install(folder).unwrap();
+    let (mut watch, mut job) = (Watch::new(), Job::start(&mut Copier::command()));
+    watch.track(job.pid());
+    job.tell(&format!("load {}", driver.display()));
+    watch.look();
+    let start = job.tell("arena a 4194304 -1");
+    (watch, job, start)
+}
+
 fn at(start: u64, bytes: u64) -> Range {
     Range::new(start, start + bytes)
 }
@@ -104,7 +91,7 @@ fn every_copy_of_a_tracked_process_is_told_with_its_host_memory_and_way() {
     let folder = tempfile::tempdir().unwrap();
     let driver = emulator::install(folder.path()).unwrap();
     let (mut watch, mut job, mut stranger) =
-        (Watch::new(), Job::start(&mut Job::python()), Job::start(&mut Job::python()));
+        (Watch::new(), Job::start(&mut Copier::command()), Job::start(&mut Copier::command()));
     watch.track(job.pid());
     // Loaded only after the first look, as an interpreter does.
     watch.look();
@@ -145,12 +132,7 @@ fn every_copy_of_a_tracked_process_is_told_with_its_host_memory_and_way() {
 #[test]
 fn memory_is_pinned_from_a_registration_that_succeeds_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
-    let driver = emulator::install(folder.path()).unwrap();
-    let (mut watch, mut job) = (Watch::new(), Job::start(&mut Job::python()));
-    watch.track(job.pid());
-    job.tell(&format!("load {}", driver.display()));
-    watch.look();
-    let start = job.tell("arena a 4194304 -1");
+    let (mut watch, mut job, start) = loaded(folder.path());
     assert_eq!(job.tell("register a 2097152"), 0);
     assert_ne!(job.tell("register a 2097152"), 0, "it is registered already");
     assert_eq!(job.tell("unregister a"), 0);
@@ -180,7 +162,7 @@ fn a_copy_through_the_runtime_library_is_told_once() {
     fs::write(&source, RUNTIME).unwrap();
     let cc = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source, &driver]).status();
     assert!(cc.unwrap().success());
-    let mut python = Job::python();
+    let mut python = Copier::command();
     let (mut watch, mut job) = (Watch::new(), Job::start(python.env("LD_LIBRARY_PATH", folder.path())));
     watch.track(job.pid());
     job.tell(&format!("load {}", driver.display()));
@@ -215,7 +197,7 @@ fn a_library_is_found_in_another_mount_namespace_and_after_its_file_is_gone() {
     let script = "mount -t tmpfs none $1 && cp $2 $1/libcuda.so.1 && shift 2 && exec \"$@\"";
     let mut unshare = Command::new("unshare");
     unshare.args(["-m", "sh", "-c", script, "sh"]).args([&hidden, &driver]);
-    let python = Job::python();
+    let python = Copier::command();
     unshare.arg(python.get_program()).args(python.get_args());
     let (mut watch, mut job) = (Watch::new(), Job::start(&mut unshare));
     watch.track(job.pid());
@@ -233,12 +215,7 @@ fn a_library_is_found_in_another_mount_namespace_and_after_its_file_is_gone() {
 #[test]
 fn copies_that_the_buffer_has_no_room_for_are_counted_and_it_goes_on() {
     let folder = tempfile::tempdir().unwrap();
-    let driver = emulator::install(folder.path()).unwrap();
-    let (mut watch, mut job) = (Watch::new(), Job::start(&mut Job::python()));
-    watch.track(job.pid());
-    job.tell(&format!("load {}", driver.display()));
-    watch.look();
-    job.tell("arena a 4194304 -1");
+    let (mut watch, mut job, _) = loaded(folder.path());
     let all = tensortier::source::gpu::GpuCalls::capacity() as u64 + 2000;
     assert_eq!(job.tell(&format!("copy cuMemcpyHtoD_v2 a 0 8 {all}")), 0);
     let mut told = 0;

@@ -1,9 +1,11 @@
-//! An unmodified PyTorch job whose table of word vectors began on CXL, once alone and once under `tensortier run`.
+//! An unmodified PyTorch job whose table of word vectors began on CXL, once alone and once under `tensortier run`. With
+//! `--gpu` an unmodified CUDA program on the emulated driver, under `tensortier run --gpu`.
 //!
 //! On a host with two tiers it runs there, as root; elsewhere in the guest with the emulated CXL device. The demo looks
 //! at the job from outside: which node each page of the table is on, what the kernel itself says it migrated, and what
 //! perf counts of our probes.
 
+mod gpu;
 mod job;
 mod kernel;
 mod perf;
@@ -34,6 +36,9 @@ struct Options {
     /// Training steps of each of the two runs.
     #[arg(long, default_value_t = 48)]
     steps: u32,
+    /// A CUDA program on the emulated driver, some of whose tensors began on CXL, in place of the training job.
+    #[arg(long, conflicts_with_all = ["steps", "policy"])]
+    gpu: bool,
     /// The policy under which the job runs, as `tensortier run --policy` has it.
     #[arg(long)]
     policy: Option<String>,
@@ -55,14 +60,16 @@ fn in_guest(options: &Options) -> Result<ExitCode> {
     let out = env::temp_dir().join(format!("tensortier-demo-{}", std::process::id()));
     fs::create_dir(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let root = root();
+    let mut words = options.policy.iter().flat_map(|policy| ["--policy".into(), policy.clone()]).collect::<Vec<_>>();
+    words.extend(if options.gpu { vec!["--gpu".into()] } else { vec!["--steps".into(), options.steps.to_string()] });
     let status = Command::new(root.join("scripts/vm"))
         .current_dir(&root)
         .args(["--profile", "cxl", "--kernel", &options.kernel, "--timeout", "600", "--out"])
         .arg(&out)
         .arg("--")
         .arg(env::current_exe()?)
-        .args(["--here", "--steps", &options.steps.to_string(), "--json", "/out/demo.json"])
-        .args(options.policy.iter().flat_map(|policy| ["--policy", policy]))
+        .args(["--here", "--json", "/out/demo.json"])
+        .args(words)
         .status()
         .context("cannot start scripts/vm")?;
     let report = out.join("demo.json");
@@ -91,9 +98,18 @@ fn here(options: &Options) -> Result<ExitCode> {
     bench.environment("slow_node", slow);
 
     let folder = tempfile::tempdir().context("no folder for the runs")?;
+    if options.gpu {
+        gpu::show(&mut bench, folder.path(), slow)?;
+    } else {
+        train(&mut bench, options, folder.path(), slow)?;
+    }
+    bench.finish()
+}
+
+fn train(bench: &mut Bench, options: &Options, folder: &Path, slow: NodeId) -> Result<()> {
     let job = |agent| Job {
         root: root(),
-        folder: folder.path().to_owned(),
+        folder: folder.to_owned(),
         slow,
         steps: options.steps,
         policy: options.policy.clone(),
@@ -102,20 +118,20 @@ fn here(options: &Options) -> Result<ExitCode> {
     println!("\n1. The job alone: {} steps, its table begun on node {slow}.", options.steps);
     let alone = job(None).run()?;
     println!("\n2. The same job under tensortier, and both under perf.");
-    let perf = Perf::arm(folder.path())?;
+    let perf = Perf::arm(folder)?;
     let migrations = Migrations::watch()?;
-    let under = job(Some((folder.path().join("summary.json"), perf.around()))).run()?;
+    let under = job(Some((folder.join("summary.json"), perf.around()))).run()?;
     let kernel_pages = migrations.by_syscall()?;
-    let summary = fs::read_to_string(folder.path().join("summary.json")).context("the run left no summary")?;
+    let summary = fs::read_to_string(folder.join("summary.json")).context("the run left no summary")?;
     let summary: serde_json::Value = serde_json::from_str(&summary).context("the summary is not JSON")?;
 
     println!("\n3. What perf saw of it.\n");
-    let perf_pages = perf.show()?;
+    let perf_pages = perf.show("-- python3 train.py")?;
 
     println!("\n4. What was gained.\n");
-    report(&mut bench, &alone, &under, &summary, kernel_pages, slow);
+    report(bench, &alone, &under, &summary, kernel_pages, slow);
     bench.bar("pages_moved_by_perf_minus_by_kernel", perf_pages as f64 - kernel_pages as f64, Op::Exactly, 0.0);
-    bench.finish()
+    Ok(())
 }
 
 fn report(bench: &mut Bench, alone: &Ran, under: &Ran, summary: &serde_json::Value, kernel_pages: u64, slow: NodeId) {

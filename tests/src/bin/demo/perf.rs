@@ -33,11 +33,11 @@ impl Perf {
         stat.into_iter().chain(recorded).collect()
     }
 
-    /// Prints what perf saw; gives the pages of all moves.
-    pub fn show(&self) -> Result<u64> {
+    /// Prints what perf saw of a command under `tensortier run`; gives the pages of all moves.
+    pub fn show(&self, command: &str) -> Result<u64> {
         let hits = self.file("hits.txt");
         let hits = fs::read_to_string(&hits).with_context(|| format!("cannot read {hits}"))?;
-        println!("# perf stat -a -e 'sdt_tensortier:*' -- tensortier run -- python3 train.py");
+        println!("# perf stat -a -e 'sdt_tensortier:*' -- tensortier run {command}");
         hits.lines().filter(|line| line.contains("sdt_tensortier:")).for_each(|line| println!("{}", line.trim_end()));
 
         let script =
@@ -45,7 +45,7 @@ impl Perf {
         let script = script.context("cannot start perf")?;
         ensure!(script.status.success(), "perf script: {}", String::from_utf8_lossy(&script.stderr));
         let script = String::from_utf8_lossy(&script.stdout);
-        println!("# tensortier perf record -- tensortier run -- python3 train.py");
+        println!("# tensortier perf record -- tensortier run {command}");
         println!("# perf script -F comm,event,trace | grep migrate_done | head -3");
         perf::of_event(&script, DONE).take(3).for_each(|line| println!("{}", line.trim()));
         Ok(perf::sum(perf::of_event(&script, DONE), "arg2")?.0)

@@ -5,7 +5,8 @@ use std::{env, path::PathBuf, process::Command};
 use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 
-const SOURCE: &str = "src/bpf/vma_iter.bpf.c";
+/// Names of the programs, `src/bpf/NAME.bpf.c`.
+const PROGRAMS: [&str; 2] = ["vma_iter", "pages"];
 
 fn main() -> Result<()> {
     println!("cargo::rustc-check-cfg=cfg(without_bpf)");
@@ -31,13 +32,17 @@ fn main() -> Result<()> {
             return Ok(());
         }
     };
-    let skeleton = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?).join("vma_iter.skel.rs");
-    SkeletonBuilder::new()
-        .source(SOURCE)
-        .clang(&clang)
-        .clang_args(["-Wall", "-Werror", "-O2", "-g"])
-        .build_and_generate(&skeleton)
-        .with_context(|| format!("{SOURCE} does not build with {clang}"))
+    let folder = PathBuf::from(env::var_os("OUT_DIR").context("cargo sets OUT_DIR")?);
+    for name in PROGRAMS {
+        let source = format!("src/bpf/{name}.bpf.c");
+        SkeletonBuilder::new()
+            .source(&source)
+            .clang(&clang)
+            .clang_args(["-Wall", "-Werror", "-O2", "-g"])
+            .build_and_generate(folder.join(format!("{name}.skel.rs")))
+            .with_context(|| format!("{source} does not build with {clang}"))?;
+    }
+    Ok(())
 }
 
 /// `$CLANG`, `clang`, or the newest of Debian's versioned ones, whichever runs first.

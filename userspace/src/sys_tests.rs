@@ -160,3 +160,18 @@ fn a_process_that_executes_another_program_is_read_as_what_it_is_now() {
     child.wait().unwrap();
     assert!(!extents.is_empty(), "a program has pages on its stack");
 }
+
+#[test]
+fn cooling_changes_no_contents_and_passes_over_what_is_not_mapped() {
+    let (mut map, range) = arena(8);
+    (0..8).for_each(|page| map.write(page * PAGE as usize));
+    this().cool(range).unwrap();
+    assert!((0..8).all(|page| map.read(page * PAGE as usize) == 1));
+    drop(map);
+    this().cool(range).unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let process = Process::open(Pid(child.id())).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(process.cool(range).unwrap_err().errno(), libc::ESRCH);
+}

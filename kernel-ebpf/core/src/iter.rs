@@ -87,24 +87,30 @@ impl VmaIter {
     }
 
     fn open(&self, tgid: u32) -> io::Result<File> {
-        let mut which = libbpf_sys::bpf_iter_link_info::default();
-        which.task.tid = tgid;
-        let options = libbpf_sys::bpf_link_create_opts {
-            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
-            iter_info: ptr::from_mut(&mut which),
-            iter_info_len: size_of::<libbpf_sys::bpf_iter_link_info>() as _,
-            ..Default::default()
-        };
-        let program = self.skeleton.progs.vma_iter.as_fd().as_raw_fd();
-        // SAFETY: the descriptor is the loaded program's, `options` and what it points to outlive the call.
-        let link = owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &options) })?;
-        // SAFETY: a plain call on a descriptor that is open.
-        let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
-        Ok(File::from(iterator))
+        open(&self.skeleton.progs.vma_iter, tgid)
     }
 }
 
-const ESRCH: i32 = 3;
+/// An iterator of a loaded program over the VMAs of one process.
+pub(crate) fn open(program: &impl AsFd, tgid: u32) -> io::Result<File> {
+    let mut which = libbpf_sys::bpf_iter_link_info::default();
+    which.task.tid = tgid;
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        iter_info: ptr::from_mut(&mut which),
+        iter_info_len: size_of::<libbpf_sys::bpf_iter_link_info>() as _,
+        ..Default::default()
+    };
+    let program = program.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is the loaded program's, `options` and what it points to outlive the call.
+    let link = owned(unsafe { libbpf_sys::bpf_link_create(program, 0, libbpf_sys::BPF_TRACE_ITER, &options) })?;
+    // SAFETY: a plain call on a descriptor that is open.
+    let iterator = owned(unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) })?;
+    Ok(File::from(iterator))
+}
+
+/// The process is gone.
+pub(crate) const ESRCH: i32 = 3;
 
 /// A descriptor that libbpf gave, or the negative errno that it gives instead.
 fn owned(fd: i32) -> io::Result<OwnedFd> {

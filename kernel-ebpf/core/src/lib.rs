@@ -2,7 +2,8 @@
 //! relocate.
 //!
 //! [`VmaIter`] reads all of a process's VMAs at once. Minimum kernel: 5.12 with BTF (`iter/task_vma`); from 6.1 on it
-//! costs nothing for the other tasks of the machine. [`tracepoint_arguments`] reads the kernel's type information.
+//! costs nothing for the other tasks of the machine. [`AccessedPages`] reads the accessed bits of page tables; 5.17, and
+//! x86-64. [`tracepoint_arguments`] reads the kernel's type information.
 
 mod btf;
 pub use btf::tracepoint_arguments;
@@ -10,12 +11,19 @@ pub use btf::tracepoint_arguments;
 #[cfg(not(without_bpf))]
 mod iter;
 #[cfg(not(without_bpf))]
+mod pages;
+#[cfg(not(without_bpf))]
 pub use iter::VmaIter;
+#[cfg(not(without_bpf))]
+pub use pages::AccessedPages;
 
 #[cfg(without_bpf)]
 mod stub;
 #[cfg(without_bpf)]
-pub use stub::VmaIter;
+pub use stub::{AccessedPages, VmaIter};
+
+/// A bit for each of a block's 512 pages, the first page's lowest.
+pub type PageBits = [u64; 8];
 
 /// Bits of [`Vma::flags`], the kernel's own (`VM_*` of linux/mm.h).
 pub mod flags {
@@ -79,12 +87,12 @@ impl Vma {
     }
 }
 
-/// Why VMAs could not be read this way; `/proc/PID/maps` has them too.
+/// Why VMAs or page tables could not be read this way; `/proc/PID/maps` has VMAs too.
 #[derive(Debug)]
 pub enum VmaError {
     /// The binary has no programs.
     BuiltWithout(&'static str),
-    /// The kernel does not take the program: no rights, no BTF, or older than 5.12.
+    /// The kernel does not take the program: no rights, no BTF, or too old.
     Load(libbpf_rs::Error),
     /// The iterator of a process could not be opened or read.
     Read {
@@ -102,9 +110,12 @@ impl std::fmt::Display for VmaError {
                 write!(f, "built without eBPF ({reason}); run scripts/setup and rebuild")
             }
             Self::Load(source) => {
-                write!(f, "the kernel does not take the VMA iterator: {source}; it needs root, BTF and Linux 5.12")
+                write!(
+                    f,
+                    "the kernel does not take the iterator: {source}; it needs root, BTF and Linux 5.12 (5.17 for pages)"
+                )
             }
-            Self::Read { tgid, source } => write!(f, "VMAs of process {tgid}: {source}"),
+            Self::Read { tgid, source } => write!(f, "mappings of process {tgid}: {source}"),
         }
     }
 }

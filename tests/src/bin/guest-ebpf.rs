@@ -1,7 +1,7 @@
 //! The eBPF sources that need two nodes or a DAMON of their own; run by the guest test.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env, fs,
     process::Command,
     sync::atomic::AtomicBool,
@@ -19,8 +19,10 @@ use tensortier::{
         ebpf::{Options, Programs},
         migrations::Migrated,
     },
-    units::{BLOCK, NodeId, Pid, Range},
+    sys::Process,
+    units::{BLOCK, NodeId, PAGE, Pid, Range},
 };
+use tensortier_core::AccessedPages;
 use tensortier_tests::arena::{Arena, PageSize};
 
 /// What the kernel calls the reason of move_pages(2).
@@ -38,6 +40,7 @@ fn main() -> Result<()> {
         migrations(raw).with_context(|| format!("migrations, raw tracepoint: {raw}"))?;
     }
     damon().context("DAMON events")?;
+    pages().context("accessed bits of single pages")?;
     println!("all events as counted");
     Ok(())
 }
@@ -156,6 +159,48 @@ fn damon() -> Result<()> {
     programs.damon.drain()?;
     use_for(&mut arena, hot, Duration::from_secs(1));
     ensure!(programs.damon.drain()?.is_empty(), "events after the watch ended");
+    Ok(())
+}
+
+/// After accessed bits were taken away exactly those pages have theirs that were read or written since.
+fn pages() -> Result<()> {
+    // Pages that another CPU is about to put on its lists keep their bits.
+    let pinned = Command::new("taskset").args(["-pc", "0", &this().to_string()]).output()?;
+    ensure!(pinned.status.success(), "{}", String::from_utf8_lossy(&pinned.stderr));
+    let mut reader = AccessedPages::new()?;
+    let mut arena = Arena::new(500 * BLOCK, PageSize::Base)?;
+    let whole = arena.range();
+    let used = [(0, 0), (1, 511), (1, 64), (447, 7), (448, 1), (499, 300)];
+    let page = |(block, page): (u64, u64)| {
+        let start = whole.start + block * BLOCK + page * PAGE;
+        Range::new(start, start + PAGE)
+    };
+    let (written, read) = used.split_at(3);
+    let neighbours = used.iter().map(|(block, _)| *block).collect::<BTreeSet<_>>();
+    for block in &neighbours {
+        arena.fill(Range::new(whole.start + block * BLOCK, whole.start + (block + 1) * BLOCK));
+    }
+    let process = Process::open(this())?;
+    process.cool(whole)?;
+    let look = |reader: &mut AccessedPages| -> Result<BTreeMap<u64, u32>> {
+        let mut found = BTreeMap::new();
+        reader.read(this().0, whole.blocks(), &mut found)?;
+        let count = |bits: &[u64; 8]| bits.iter().map(|word| word.count_ones()).sum();
+        Ok(found.iter().map(|(block, bits)| (block - whole.start / BLOCK, count(bits))).collect())
+    };
+    ensure!(look(&mut reader)?.is_empty(), "accessed bits are left");
+    written.iter().for_each(|at| arena.fill(page(*at)));
+    ensure!(read.iter().all(|at| arena.intact(page(*at))), "contents changed");
+    let mut found = BTreeMap::new();
+    reader.read(this().0, whole.blocks(), &mut found)?;
+    let mut expected: BTreeMap<u64, [u64; 8]> = BTreeMap::new();
+    for (block, page) in used {
+        expected.entry(whole.start / BLOCK + block).or_default()[page as usize / 64] |= 1 << (page % 64);
+    }
+    ensure!(found == expected, "{found:x?} in the place of {expected:x?}");
+    process.cool(whole)?;
+    ensure!(look(&mut reader)?.is_empty(), "accessed bits are left");
+    println!("{} pages accessed, and no other", used.len());
     Ok(())
 }
 

@@ -43,9 +43,14 @@ struct file {
 	struct inode *f_inode;
 };
 
+struct mm_struct {
+	void *pgd;
+};
+
 struct vm_area_struct {
 	unsigned long vm_start;
 	unsigned long vm_end;
+	struct mm_struct *vm_mm;
 	unsigned long vm_flags;
 	struct file *vm_file;
 };

@@ -20,6 +20,7 @@ mod policies;
 mod reload;
 mod report;
 mod rules;
+mod scattered;
 mod steps;
 
 use std::{
@@ -84,6 +85,8 @@ pub struct Agent {
     heat: HeatMap,
     gpu: gpu::Gpu,
     links: Links,
+    /// Reads accessed bits of single pages.
+    pages: scattered::Pages,
     rule: Rule,
     /// What the tiers can do, and what was free on their nodes.
     speeds: Option<[Speed; 2]>,
@@ -141,6 +144,7 @@ impl Agent {
             heat: HeatMap::new(heat_params(&config)),
             gpu: gpu::Gpu::default(),
             links: Links::default(),
+            pages: scattered::Pages::default(),
             rule: rule_of(&config),
             speeds: speeds_of(&host),
             free: BTreeMap::new(),
@@ -257,7 +261,7 @@ impl Agent {
             return NOBODY;
         }
         let tick = self.config.agent.tick;
-        if self.is_recorded() || self.gpu.fast {
+        if self.is_recorded() || self.gpu.fast || self.jobs.iter().any(|job| job.scattered.looks()) {
             return tick;
         }
         (self.acted.elapsed() / 8).clamp(tick, tick.max(LONGEST_TICK))
@@ -284,6 +288,7 @@ impl Agent {
         self.weigh(now);
         self.drive_schemes(now);
         self.decide(now);
+        self.look_closer(now);
         self.moving |= self.schemes.act(now);
         if self.moving {
             self.acted = now;
@@ -355,6 +360,7 @@ impl Agent {
             job.faults.place(pid, self.memory.residents_of(pid));
             job.ledger.forget(pid);
             job.usage.forget(pid);
+            job.scattered.forget(pid);
             job.group.read_kills();
         }
         self.jobs.leave(pid);

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Instant};
 
-use super::{Agent, mover::Mover, params::rule_by};
+use super::{Agent, mover::Mover, params::rule_by, scattered::note};
 use crate::{
     config::{Mode, PolicyKind},
     control::{Answer, server::Reply},
@@ -31,6 +31,7 @@ impl Agent {
                 for region in &mut job.view.regions {
                     region.expected = gpu.expects(region.pid, region.range, now);
                 }
+                job.view.scatter(&job.scattered);
             }
         }
         let planned = self.jobs.iter().any(|job| job.plans()) && self.host.is_two_tier();
@@ -44,6 +45,7 @@ impl Agent {
         }
         let mut tiers = self.tier_room(now);
         let mut plan = Plan { id: self.plan + 1, ..Plan::default() };
+        let top = self.host.top();
         let mut bytes = self.mover.as_ref().map_or(u64::MAX, Mover::budget);
         self.plan = plan.id;
         let began = Instant::now();
@@ -75,6 +77,7 @@ impl Agent {
             }
             bytes = bytes.saturating_sub(wanted.moves.iter().map(|step| step.bytes).sum());
             wanted.moves.iter().for_each(|step| tiers.take(step));
+            note(job, &wanted.moves, &top);
             job.under_way = wanted.moves.len();
             plan.moves.extend(wanted.moves);
         }

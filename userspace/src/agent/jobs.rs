@@ -13,7 +13,7 @@ use super::{account::FaultsByNode, damos::Service, group::Group, helped::Helped,
 use crate::{
     config::{Actuator, Limits, Mode, PolicyKind},
     control::server::Reply,
-    hotness::{HeatView, Region, Usage},
+    hotness::{HeatView, Region, Scattered, Usage},
     job::{memory::Memory, running::Facts},
     ledger::{Ledger, Rules},
     observe::status::State,
@@ -81,6 +81,8 @@ pub(super) struct Job {
     pub faults: FaultsByNode,
     /// How much its memory is used over whole steps.
     pub usage: Usage,
+    /// Its hot pages in blocks that are hardly used.
+    pub scattered: Scattered,
     /// The last look; a job that has ended keeps its last one for the account.
     pub view: HeatView,
     pub held_back: BTreeMap<HeldBack, u64>,
@@ -226,6 +228,7 @@ impl Jobs {
             ledger: Ledger::new(rules),
             faults: FaultsByNode::default(),
             usage: Usage::new(now),
+            scattered: Scattered::default(),
             view: HeatView { at: now, regions: Vec::new() },
             held_back: BTreeMap::new(),
             schemes: Service::default(),

@@ -182,6 +182,7 @@ impl HeatMap {
                     unmovable: unmovable(resident.pid, resident.range),
                     outlook: Outlook::default(),
                     expected: false,
+                    pages: None,
                 }
             })
             .collect();

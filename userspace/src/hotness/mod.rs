@@ -3,15 +3,19 @@
 //! Heat is kept per 2 MiB block ([`crate::units::BLOCK`]): DAMON's regions split and merge from one aggregation to the
 //! next, so their own boundaries carry no memory; a fixed grid does, and it is the grain of a huge page and of a move.
 //!
-//! [`HeatMap`] has what is hot now, [`Usage`] what is used over whole training steps, and the step itself.
+//! [`HeatMap`] has what is hot now, [`Usage`] what is used over whole training steps, and the step itself, [`Scattered`]
+//! single hot pages of blocks that are hardly used.
 
 mod cell;
 mod map;
+pub mod scattered;
 mod usage;
 
 use std::{collections::BTreeMap, time::Instant};
 
 pub use map::{HeatMap, HeatStats, Params};
+pub use scattered::Scattered;
+use tensortier_core::PageBits;
 pub use usage::{MOVE_COST_S, Usage};
 
 use crate::units::{BLOCK, NodeId, Pid, Range};
@@ -37,6 +41,9 @@ pub struct Region {
     pub expected: bool,
     /// What is expected of its use; nothing in a view that was not [foreseen](HeatView::foresee).
     pub outlook: Outlook,
+    /// Single pages of a block that is hardly used, hot and still to be moved, by their number in the block; none moves it
+    /// as a whole. `None` where nothing is known of single pages.
+    pub pages: Option<Box<PageBits>>,
 }
 
 /// What is expected of a block's use, from whole steps where its job has a step.
@@ -85,6 +92,13 @@ impl HeatView {
     pub fn foresee(&mut self, usage: &Usage) {
         for region in &mut self.regions {
             region.outlook = usage.outlook(region.pid, region.range.start / BLOCK, self.at);
+        }
+    }
+
+    /// Fills in which single pages of each region are hot.
+    pub fn scatter(&mut self, scattered: &Scattered) {
+        for region in &mut self.regions {
+            region.pages = scattered.pages(region.pid, region.range.start / BLOCK).map(Box::new);
         }
     }
 }

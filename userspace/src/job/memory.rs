@@ -212,6 +212,14 @@ impl Memory {
         self.processes.get(&pid).map_or(&[], |known| &known.residents)
     }
 
+    /// Takes the accessed bits of a process's pages away ([`Process::cool`]).
+    ///
+    /// # Errors
+    /// It has ended, or the kernel refuses.
+    pub fn cool(&self, pid: Pid, range: Range) -> Result<(), SysError> {
+        self.processes.get(&pid).ok_or(SysError::Gone { pid })?.process.cool(range)
+    }
+
     /// Bytes on each node that a process bound to nodes of its own choice, left out of everything else here.
     pub fn bound(&self, pid: Pid) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         let bound = self.processes.get(&pid).into_iter().flat_map(|known| &known.movable.bound);

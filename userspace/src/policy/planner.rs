@@ -38,7 +38,10 @@
 //! What is about to be copied to or from a GPU ([`Region::expected`], its job's own word) is no victim, however cold; of a
 //! job that must give back it is the last one.
 //!
-//! A block with pinned pages stays whole: one of them stops a whole batch of the mover.
+//! A block with pinned pages stays whole: one of them stops a whole batch of the mover. One of which single pages are hot
+//! stays below but for those ([`pages`]), and leaves the top tier only if most of it is there.
+
+mod pages;
 
 use std::{
     cmp::Reverse,
@@ -129,6 +132,7 @@ impl<'a> Planner<'a> {
     pub fn plan(mut self) -> Plan {
         self.restore_headroom();
         self.spread();
+        self.single_pages();
         for candidate in self.candidates() {
             self.promote(candidate);
         }
@@ -141,6 +145,7 @@ impl<'a> Planner<'a> {
             .filter(|region| region.unmovable == 0 && region.seen >= self.rule.min_seen)
             .filter(|region| !region.expected || self.rule.gives_back)
             .filter_map(|region| self.part(region, node))
+            .filter(|victim| victim.region.pages.is_none() || 2 * victim.bytes > victim.region.resident())
             .filter(|victim| !self.goes_back(victim, false))
             .collect();
         victims.sort_by(|a, b| {
@@ -157,7 +162,7 @@ impl<'a> Planner<'a> {
         for region in &self.view.regions {
             let parts = self.tiers.lower.iter().filter_map(|node| self.part(region, node.id));
             let Some(candidate) = parts.max_by_key(|part| (part.bytes, Reverse(part.node))) else { continue };
-            if self.rule.gives_back || !self.rule.is_worth_it(&candidate.worth) {
+            if self.rule.gives_back || region.pages.is_some() || !self.rule.is_worth_it(&candidate.worth) {
                 continue;
             }
             if region.unmovable > 0 {

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     hotness::Outlook,
     policy::{Evidence, LastMove, Node, Speed, Speeds, Spread},
+    units::PAGE,
 };
 
 const TOP: [NodeId; 2] = [NodeId(0), NodeId(3)];
@@ -26,6 +27,7 @@ fn block(n: u64, heat: f32, on: &[(NodeId, u64)]) -> Region {
         unmovable: 0,
         outlook: Outlook::default(),
         expected: false,
+        pages: None,
     }
 }
 
@@ -326,4 +328,34 @@ proptest! {
             prop_assert!(room[&step.to] >= 0, "node {} has no room for {step}", step.to);
         }
     }
+}
+
+/// A block on the lower tier whose first and last page are hot.
+fn with_hot_pages(n: u64, on: &[(NodeId, u64)]) -> Region {
+    Region { pages: Some(Box::new([1, 0, 0, 0, 0, 0, 0, 1 << 63])), ..block(n, 0.9, on) }
+}
+
+#[test]
+fn single_hot_pages_go_up_without_their_block_and_may_take_half_the_headroom() {
+    let regions = || vec![whole(0, 0.5, TOP[0]), with_hot_pages(3, &[(LOW[0], BLOCK)])];
+    let at = |page: u64| Range::new(3 * BLOCK + page * PAGE, 3 * BLOCK + (page + 1) * PAGE);
+    let full = plan(regions(), &tiers([0, 0, 9, 9]), &Recent::default());
+    let moves: Vec<_> = full.moves.iter().map(|step| (step.range, step.bytes, step.to, step.reason)).collect();
+    assert_eq!(moves, [at(0), at(511)].map(|range| (range, PAGE, TOP[0], Reason::Hot)));
+    let mut short = tiers([0, 0, 9, 9]);
+    short.top.iter_mut().for_each(|node| node.free = node.headroom / 2);
+    let waits = plan(regions(), &short, &Recent::default());
+    assert_eq!((brief(&waits), waits.held_back[&HeldBack::NoRoom]), (vec![], 2 * PAGE), "0.5 makes no room");
+}
+
+#[test]
+fn a_block_with_hot_pages_moves_neither_up_nor_by_those_down() {
+    let none = |n, on: &[(NodeId, u64)]| Region { pages: Some(Box::new([0; 8])), ..block(n, 0.02, on) };
+    let moved = [(TOP[0], 8 * PAGE), (LOW[0], BLOCK - 8 * PAGE)];
+    let hot = |n| whole(n, 0.9, LOW[0]);
+    let regions = vec![none(0, &moved), Region { heat: 0.9, ..none(1, &moved) }, hot(5), hot(6)];
+    let all = plan(regions.clone(), &tiers([1, 0, 9, 9]), &Recent::default());
+    assert_eq!(brief(&all), [(5, 1, 2, 0, Reason::Hot)], "no room for 6 is made by the pages of 0");
+    let above = plan(vec![none(0, &[(TOP[0], BLOCK)]), hot(5)], &tiers([0, 0, 9, 9]), &Recent::default());
+    assert_eq!(brief(&above), [(0, 1, 0, 2, Reason::MakeRoom), (5, 1, 2, 0, Reason::Hot)]);
 }

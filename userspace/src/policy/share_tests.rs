@@ -23,6 +23,7 @@ fn blocks(pid: u32, at: u64, count: u64, heat: f32, node: NodeId) -> Vec<Region>
         unmovable: 0,
         outlook: Outlook::default(),
         expected: false,
+        pages: None,
     };
     (0..count).map(region).collect()
 }

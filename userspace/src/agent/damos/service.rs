@@ -180,6 +180,7 @@ mod tests {
             unmovable: 0,
             outlook: Outlook::default(),
             expected: false,
+            pages: None,
         };
         HeatView { at: Instant::now(), regions: vec![region] }
     }

@@ -28,7 +28,7 @@ use crate::units::{BLOCK, NodeId, PAGE, Pid, Range, join};
 const SPOKEN: usize = 4;
 /// Heat of a block that is used as a whole.
 const DENSE: f32 = 0.25;
-/// Aggregations that must have looked at a block.
+/// Aggregations that must have looked at a block for its hits to count.
 const SEEN: u32 = 3;
 /// Bytes of blocks that one look takes.
 const LOOK_BYTES: u64 = 1 << 30;
@@ -97,11 +97,11 @@ impl Scattered {
             let on = region.on.iter().filter(|(node, _)| is_lower(**node)).map(|(_, bytes)| bytes).sum::<u64>();
             2 * on > region.resident()
         };
-        let suspect =
-            |region: &&Region| region.seen >= SEEN && region.unmovable == 0 && region.heat < DENSE && below(region);
+        let suspect = |region: &&Region| region.unmovable == 0 && region.heat < DENSE && below(region);
         let suspects: Vec<&Region> = view.regions.iter().filter(suspect).collect();
         let speaks = |region: &&&Region| {
-            region.heat > 0.0 && region.idle_s <= recent_s && !self.known.contains_key(&key(region))
+            let hit = region.seen >= SEEN && region.heat > 0.0 && region.idle_s <= recent_s;
+            hit && !self.known.contains_key(&key(region))
         };
         if suspects.iter().filter(speaks).count() < SPOKEN.max(suspects.len() / 100) {
             return &[];

@@ -1,4 +1,6 @@
-//! Host memory that the pool wastes on six training steps, beside power-of-two and BFC-style allocators; its times.
+//! Host memory that the pool wastes on six training steps, beside power-of-two and BFC-style allocators; its times; stripes.
+//!
+//! Stripes are read back page by page with `move_pages`, in a guest whose two nodes stand for two cards.
 
 use std::{
     collections::BTreeMap,
@@ -7,27 +9,40 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use hdrhistogram::Histogram;
-use tensortier_bridge::pool::{FakeNodes, Handle, NoRegistrar, NodeKind, NodeSpec, Pool};
+use tensortier::{
+    sys::Process,
+    units::{PAGE, Pid},
+};
+use tensortier_bridge::pool::{Class, FakeNodes, Handle, HostMemory, Lifetime, NoRegistrar, NodeKind, NodeSpec, Pool};
 use tensortier_model::Profiles;
 use tensortier_planner::graph::{Graph, json};
 use tensortier_tests::{
     allocators::{Bfc, Kept, PowerOfTwo, Request, Reserve, requests},
-    bench::{Bench, BenchArgs, Op},
+    bench::{Bench, BenchArgs, GuestArgs, Op},
+    guest::Guest,
+    scenario,
 };
+
+/// Weights of the two nodes of a stripe, and bytes: the least that is striped, odd ones, and what has huge pages.
+const WEIGHTS: [[u32; 2]; 4] = [[1, 1], [3, 1], [2, 5], [1, 29]];
+const STRIPED: [u64; 4] = [8 << 20, (20 << 20) + 4096, (33 << 20) + 12_345, 300 << 20];
 
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
-    bench: BenchArgs,
+    guests: GuestArgs,
     /// Training steps of each trace.
     #[arg(long, default_value_t = 4)]
     steps: usize,
     /// Only graphs whose file name contains this; the bar over six graphs then cannot hold.
     #[arg(long, default_value = "")]
     only: String,
+    /// Measures stripes here, in a guest.
+    #[arg(long, hide = true)]
+    in_guest: bool,
 }
 
 /// What an allocator wasted: shares of the live bytes.
@@ -41,7 +56,10 @@ struct Waste {
 
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let mut bench = Bench::new("pool", &args.bench);
+    if args.in_guest {
+        return stripes(&args.guests.bench);
+    }
+    let mut bench = Bench::new("pool", &args.guests.bench);
     bench.environment("steps", args.steps);
     bench.environment("op_times", "v100-16g profile");
     bench.environment("memory", "reserved, not populated: sums and times of bookkeeping and mmap, not of page faults");
@@ -88,7 +106,46 @@ fn main() -> Result<ExitCode> {
         bench.bar(&format!("{what}.worst_peak_waste"), worst.peak, Op::AtMost, 0.05);
         bench.figure(&format!("{what}.worst_timed_waste"), worst.timed);
     }
+    for kernel in &args.guests.kernel {
+        scenario::measure(&mut bench, kernel, |guest: Guest| guest.dram("1536M").slow("1G"), &[])?;
+    }
     bench.finish()
+}
+
+/// Stripes over the two nodes of this guest, by where their pages are.
+fn stripes(args: &BenchArgs) -> Result<ExitCode> {
+    let mut bench = Bench::new("pool", args);
+    bench.environment("guest", "numa profile under emulation: nodes 0 and 1 stand for two cards; shares, no times");
+    scenario::fix_settings()?;
+    let this = Process::open(Pid(std::process::id()))?;
+    let mut worst: f64 = 0.0;
+    for weights in WEIGHTS {
+        let node = |(node, weight)| NodeSpec { node, weight, budget: 1 << 30, ..card(node, 14) };
+        let mut pool = Pool::new((0..).zip(weights).map(node).collect(), HostMemory::new(), NoRegistrar)?;
+        for bytes in STRIPED {
+            let handle = pool.allocate(bytes, Class::Parameters, Lifetime::Job)?;
+            let view = pool.view(handle)?;
+            ensure!(view.placement.is_striped(), "{bytes} bytes lie on {:?}", view.placement);
+            let pages: Vec<u64> = (view.address..view.address + bytes).step_by(PAGE as usize).collect();
+            let mut nodes = vec![i32::MIN; pages.len()];
+            this.nodes(&pages, &mut nodes)?;
+            for (node, weight) in (0..).zip(weights) {
+                let share = nodes.iter().filter(|found| **found == node).count() as f64 / pages.len() as f64;
+                let wanted = f64::from(weight) / f64::from(weights.iter().sum::<u32>());
+                let off = (share - wanted).abs();
+                bench.figure(&format!("stripe_{}_{}.{bytes}_bytes.node{node}_share", weights[0], weights[1]), share);
+                worst = worst.max(off);
+            }
+            pool.free(handle)?;
+        }
+    }
+    bench.bar("worst_stripe_share_off_its_weight", worst, Op::AtMost, 0.01);
+    bench.finish()
+}
+
+fn card(node: u32, distance: u32) -> NodeSpec {
+    let (kind, weight, budget) = (NodeKind::Cxl, 1, 1 << 42);
+    NodeSpec { node, kind, distance, weight, budget, movable: false, register: false }
 }
 
 fn sizes(graph: &Graph) -> String {
@@ -99,19 +156,9 @@ fn sizes(graph: &Graph) -> String {
 
 /// One DRAM node, and two sockets of which one has two cards: there each class has nodes of its own.
 fn hosts() -> [(&'static str, Vec<NodeSpec>); 2] {
-    let node = |node, kind, distance| NodeSpec {
-        node,
-        kind,
-        distance,
-        weight: 1,
-        budget: 1 << 42,
-        movable: false,
-        register: false,
-    };
-    let dram = node(0, NodeKind::Dram, 10);
-    let far = node(1, NodeKind::Dram, 21);
-    let cards = [node(2, NodeKind::Cxl, 14), node(3, NodeKind::Cxl, 14)];
-    [("dram", vec![dram.clone()]), ("dram+2cxl", vec![dram, far, cards[0].clone(), cards[1].clone()])]
+    let dram = NodeSpec { kind: NodeKind::Dram, ..card(0, 10) };
+    let far = NodeSpec { kind: NodeKind::Dram, ..card(1, 21) };
+    [("dram", vec![dram.clone()]), ("dram+2cxl", vec![dram, far, card(2, 14), card(3, 14)])]
 }
 
 /// Times of a call, nanoseconds, with its name.
@@ -183,7 +230,7 @@ fn replay(trace: &[Request], mut serve: impl FnMut(&Request) -> Result<u64>) -> 
         peak_live = peak_live.max(live);
         peak_reserved = peak_reserved.max(reserved);
     }
-    anyhow::ensure!(reserved >= live, "an allocator cannot hold less than what is live");
+    ensure!(reserved >= live, "an allocator cannot hold less than what is live");
     let peak = (peak_reserved - peak_live) as f64 / peak_live as f64;
     Ok(Waste { peak, timed: waste_time / live_time })
 }

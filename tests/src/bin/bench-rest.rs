@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use tensortier::control::{self, Answer, Request, client::Client};
 use tensortier_tests::{
-    bench::{Bench, BenchArgs, GuestArgs, Op},
+    bench::{Bench, BenchArgs, GuestArgs, Op, median},
     daemon::{Agent, Used, attach, status},
     scenario,
 };
@@ -121,18 +121,20 @@ fn idle_jobs(bench: &mut Bench) -> Result<()> {
     // The first aggregation has begun by then.
     thread::sleep(Duration::from_secs(15));
     let mut client = Client::connect(control::SOCKET.as_ref())?;
-    let (mut longest, mut aggregation) = (Duration::ZERO, f64::NAN);
+    let (mut took, mut aggregation) = (Vec::new(), f64::NAN);
     for _ in 0..ASKED {
         thread::sleep(BETWEEN);
         let start = Instant::now();
         let answer = client.ask(&Request::Status {})?;
-        longest = longest.max(start.elapsed());
+        took.push(start.elapsed().as_secs_f64() * 1e3);
         let Answer::Status(status) = answer else { bail!("the agent answered something else than its status") };
         ensure!(status.jobs.len() == IDLE_JOBS, "{} jobs are watched", status.jobs.len());
-        aggregation = status.damon.map_or(aggregation, |damon| damon.aggregation_seconds);
+        aggregation = status.damon.as_ref().map_or(aggregation, |damon| damon.aggregation_seconds);
     }
     bench.figure("status_at_aggregation_seconds", aggregation);
-    bench.bar("longest_status_ms", longest.as_secs_f64() * 1e3, Op::AtMost, 50.0);
+    bench.figure("first_status_ms", took[0]);
+    bench.figure("median_status_ms", median(took.iter().copied()));
+    bench.bar("longest_status_ms", took.into_iter().fold(0.0, f64::max), Op::AtMost, 50.0);
     agent.end()?;
     jobs.iter_mut().try_for_each(Child::kill).context("an idle job has ended")?;
     jobs.iter_mut().try_for_each(|job| job.wait().map(drop)).context("cannot wait for an idle job")

@@ -185,7 +185,7 @@ pub enum Target {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Answer {
     /// To `status`.
-    Status(Box<Status>),
+    Status(Arc<Status>),
     /// To `watch` and `attach`.
     Watching {
         /// The job's number.

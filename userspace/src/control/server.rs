@@ -286,7 +286,7 @@ async fn converse(
             Ok(Request::Status {}) => {
                 let Shown { status, readers } = board.shown();
                 reply.send(match peer.may_read(readers) {
-                    Ok(()) => Answer::Status(Box::new(Status::clone(&status))),
+                    Ok(()) => Answer::Status(status),
                     Err(refused) => Answer::Refused { why: refused.to_string() },
                 });
             }

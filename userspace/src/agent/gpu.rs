@@ -8,7 +8,7 @@
 //! its staging ring is told by both, as `bridge` of its true source and as `registered` of the ring.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     time::{Duration, Instant},
 };
@@ -323,6 +323,17 @@ pub(super) fn notes(pinned: &BTreeMap<NodeId, u64>, gpus: &NodeSet) -> Vec<Strin
         )
     })
     .collect()
+}
+
+/// What to say of a job that uses GPUs and may run on none of the CPUs `near` them, which are those of the nodes `gpus`.
+pub(super) fn far_cpus(allowed: &[u32], near: &BTreeSet<u32>, gpus: &NodeSet) -> Option<String> {
+    let far = !near.is_empty() && !allowed.is_empty() && !allowed.iter().any(|cpu| near.contains(cpu));
+    far.then(|| {
+        format!(
+            "the job may run on no CPU of node {gpus}, where the GPUs are: its copies cross the link between sockets (4 to \
+             12 GB/s instead of 24 on one host, DeepSpeed issue 1576); start it under `numactl --cpunodebind={gpus}`"
+        )
+    })
 }
 
 #[cfg(test)]

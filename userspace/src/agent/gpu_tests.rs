@@ -88,6 +88,16 @@ fn pinned_memory_away_from_the_gpus_is_told_with_the_way_to_place_it() {
     assert!(notes(&pinned, &NodeSet::default()).is_empty(), "where they are is not known");
 }
 
+#[test]
+fn a_job_on_the_other_socket_is_told_where_the_gpus_are() {
+    let (near, gpus) = ((0..32).collect(), "0".parse().unwrap());
+    let said = far_cpus(&[32, 33], &near, &gpus).unwrap();
+    assert!(said.contains("node 0") && said.contains("numactl --cpunodebind=0"), "{said}");
+    assert_eq!(far_cpus(&[31, 32], &near, &gpus), None, "some are near");
+    assert_eq!(far_cpus(&[], &near, &gpus), None, "not known");
+    assert_eq!(far_cpus(&[32], &BTreeSet::new(), &NodeSet::default()), None, "where they are is not known");
+}
+
 fn said(kind: Kind, host: Range, at_ns: u64) -> Said {
     Said { pid: PID, hint: Hint { start: host.start, bytes: host.bytes(), kind, times: 3, at_ns } }
 }

@@ -96,6 +96,8 @@ pub(super) struct Job {
     pub policies: BTreeMap<String, u64>,
     /// The nodes that its cpuset allows, as last read.
     pub allowed: NodeSet,
+    /// CPUs that its first process may run on.
+    pub cpus: Vec<u32>,
     /// What its control groups leave it, as last read.
     pub group: Group,
     /// Nothing moves until it is resumed.
@@ -122,7 +124,7 @@ impl Job {
             self.group.read("/".as_ref(), *first);
         }
         if let Some(facts) = facts {
-            self.allowed = facts.nodes;
+            (self.allowed, self.cpus) = (facts.nodes, facts.cpus);
         }
         self.bound.clear();
         for (node, bytes) in self.processes.iter().flat_map(|pid| memory.bound(*pid)) {
@@ -236,6 +238,7 @@ impl Jobs {
             bound: BTreeMap::new(),
             policies: BTreeMap::new(),
             allowed: NodeSet::default(),
+            cpus: Vec::new(),
             group: Group::default(),
             paused: false,
             helped: Helped::default(),

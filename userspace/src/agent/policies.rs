@@ -36,6 +36,24 @@ fn note(name: &str, bytes: u64, top: &NodeSet, lower: &NodeSet) -> Option<String
     Some(format!("the job {what} {bytes} ({name}): {consequence}; start it without numactl {option}"))
 }
 
+/// What to say of a job that uses GPUs and interleaves most of what is under policies of its own: chunks of a copy then come
+/// from nodes that are far from the GPU, and pinned memory stays so.
+pub(super) fn interleaved(policies: &BTreeMap<String, u64>) -> Option<String> {
+    let interleaves = |name: &str| {
+        let nodes = name.strip_prefix("weighted ").unwrap_or(name).strip_prefix("interleave:")?;
+        nodes.parse::<NodeSet>().ok().filter(|nodes| nodes.0.len() > 1)
+    };
+    let (name, bytes) =
+        policies.iter().filter(|(name, _)| interleaves(name).is_some()).max_by_key(|(_, bytes)| **bytes)?;
+    (*bytes > 0).then(|| {
+        format!(
+            "the job uses GPUs and interleaves {} ({name}): copies of such memory were seen to be ten times slower \
+             (colibri issue 82), and what is pinned cannot move; start it without numactl --interleave",
+            show_bytes(*bytes)
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -66,5 +84,17 @@ mod tests {
             assert_eq!(said(policy), Vec::<String>::new(), "{policy}");
         }
         assert!(notes(&[("prefer:2".into(), 0)].into(), &"0".parse().unwrap(), &"2".parse().unwrap()).is_empty());
+    }
+
+    #[test]
+    fn interleaving_under_a_gpu_is_named() {
+        let all = |pairs: &[(&str, u64)]| pairs.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
+        let said = interleaved(&all(&[("interleave:0-3", 2 << 30), ("weighted interleave:0,2", 4096)])).unwrap();
+        assert!(said.contains("2.0 GiB (interleave:0-3)") && said.contains("numactl --interleave"), "{said}");
+        assert!(interleaved(&all(&[("weighted interleave:0,2", 4096)])).unwrap().contains("4.0 KiB"));
+        for none in ["interleave:2", "prefer:0", "bind:0-1", "interleave:x"] {
+            assert_eq!(interleaved(&all(&[(none, 1 << 30)])), None, "{none}");
+        }
+        assert_eq!(interleaved(&all(&[("interleave:0-3", 0)])), None);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
         usdt,
     },
     source::damon::Ops,
-    units::{NodeId, show_bytes},
+    units::{NodeId, NodeSet, show_bytes},
 };
 
 /// Bounds of call lengths, in seconds: around the stall cap, which is 20 ms by default.
@@ -290,8 +290,13 @@ impl Agent {
         if self.host.is_two_tier() {
             notes.extend(policies::notes(&job.policies, &self.host.top(), &self.host.lower()));
         }
-        let gpus = self.host.gpus.iter().filter_map(|gpu| gpu.node).collect();
+        let gpus: NodeSet = self.host.gpus.iter().filter_map(|gpu| gpu.node).collect();
         notes.extend(gpu::notes(&self.pinned_on(&job.processes), &gpus));
+        if job.processes.iter().any(|pid| self.programs.gpu.is_used_by(*pid)) {
+            let near = gpus.0.iter().filter_map(|node| self.host.nodes.get(node)).flat_map(|node| &node.cpus);
+            notes.extend(gpu::far_cpus(&job.cpus, &near.copied().collect(), &gpus));
+            notes.extend(policies::interleaved(&job.policies));
+        }
         notes.extend(job.group.notes(|bytes| self.config.policy.headroom(bytes)));
         notes.extend(job.helped.note(&job.asked.name));
         if job.left_out > 0 {

@@ -121,7 +121,14 @@ mod tests {
             let nodes = Default::default();
             (
                 Pid(pid),
-                Facts { name: name.into(), parent: Pid(parent), user: Some(user), nodes, empty: name == "kswapd0" },
+                Facts {
+                    name: name.into(),
+                    parent: Pid(parent),
+                    user: Some(user),
+                    nodes,
+                    cpus: vec![],
+                    empty: name == "kswapd0",
+                },
             )
         };
         let all = [(10, 1, "python3", 7), (11, 10, "python3", 7), (20, 1, "sh", 7), (21, 20, "python3", 8)];

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::units::{NodeSet, Pid, printable, read_text};
+use crate::units::{NodeSet, Pid, parse_list, printable, read_text};
 
 /// What `/proc/PID/status` says of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Facts {
     pub user: Option<u32>,
     /// The nodes that its cpuset allows.
     pub nodes: NodeSet,
+    /// The CPUs that it may run on.
+    pub cpus: Vec<u32>,
     /// Whether it is a kernel thread or a zombie: it has no memory.
     pub empty: bool,
 }
@@ -38,6 +40,7 @@ impl Facts {
             parent: Pid(field("PPid")?.parse().ok()?),
             user: users.first().copied().filter(|first| users.len() == 4 && users.iter().all(|user| user == first)),
             nodes: field("Mems_allowed_list").and_then(|nodes| nodes.parse().ok()).unwrap_or_default(),
+            cpus: field("Cpus_allowed_list").and_then(|cpus| parse_list(cpus).ok()).unwrap_or_default(),
             empty: field("VmSize").is_none(),
         })
     }
@@ -106,11 +109,12 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const MASKS: &str = "Cpus_allowed_list:\t4-5,9\nMems_allowed_list:\t0,2\n";
+
     fn process(proc: &Path, pid: u32, parent: u32, users: &str) {
         let folder = proc.join(pid.to_string());
         fs::create_dir(&folder).unwrap();
-        let text =
-            format!("Name:\tpy thon\nPPid:\t{parent}\nUid:\t{users}\nVmSize:\t  100 kB\nMems_allowed_list:\t0,2\n");
+        let text = format!("Name:\tpy thon\nPPid:\t{parent}\nUid:\t{users}\nVmSize:\t  100 kB\n{MASKS}");
         fs::write(folder.join("status"), text).unwrap();
     }
 
@@ -121,7 +125,7 @@ mod tests {
         process(proc.path(), 6, 1, "7\t0\t0\t0");
         let facts = Facts::read(proc.path(), Pid(5)).unwrap();
         assert_eq!((facts.name.as_str(), facts.parent, facts.user), ("py thon", Pid(1), Some(7)));
-        assert_eq!(facts.nodes.to_string(), "0,2");
+        assert_eq!((facts.nodes.to_string().as_str(), facts.cpus.as_slice()), ("0,2", [4, 5, 9].as_slice()));
         assert_eq!(Facts::read(proc.path(), Pid(6)).unwrap().user, None);
         assert_eq!(Facts::read(proc.path(), Pid(7)), None);
         let kernel_thread = Facts::parse("Name:\tkswapd0\nPPid:\t2\nUid:\t0\t0\t0\t0\n").unwrap();

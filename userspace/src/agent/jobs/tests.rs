@@ -56,7 +56,8 @@ fn no_user_fills_the_table() {
 #[test]
 fn a_users_job_has_no_process_of_another_user() {
     let mut jobs = Jobs::default();
-    let facts = |user| Facts { name: "a".into(), parent: Pid(1), user, nodes: NodeSet::default(), empty: false };
+    let facts =
+        |user| Facts { name: "a".into(), parent: Pid(1), user, nodes: NodeSet::default(), cpus: vec![], empty: false };
     for (owner, fits) in [(7, [true, false, false]), (0, [true, true, true])] {
         let id = add_of(&mut jobs, owner).unwrap().0;
         let job = jobs.get(id).unwrap();

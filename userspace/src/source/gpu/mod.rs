@@ -136,6 +136,11 @@ impl GpuCalls {
         self.refused.as_deref()
     }
 
+    /// Whether a process had a CUDA library mapped when it was last looked at.
+    pub fn is_used_by(&self, pid: Pid) -> bool {
+        self.processes.get(&pid).is_some_and(|looked| !looked.libraries.is_empty())
+    }
+
     /// Looks at the processes that are due, sets probes in the libraries that they have, and takes those away that nobody
     /// has had for long.
     pub(super) fn look(&mut self, ebpf: &mut Ebpf, tracked: &BTreeSet<Pid>, now: Instant) {

@@ -4,15 +4,15 @@
 //! samples says that it is worth a move. Where such hits come, the page tables are asked, which have a bit for each page:
 //! the accessed bits of the blocks in question are taken away, and read a while later.
 //!
-//! **Rule** (ours). A *suspect* is a block on the lower tier with less heat than [`DENSE`], which one hit in the five samples
-//! of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a hundredth of them, were found accessed within
-//! the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at a time and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was
-//! accessed in both; of a block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use
-//! that its samples show. A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for
-//! another look.
+//! **Rule** (ours). A *suspect* is a block on the lower tier with less heat than [`DENSE`], which one hit in the five
+//! samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a hundredth of them, were found
+//! accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at a time and the others the
+//! next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a block in which more than
+//! [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A block with hot pages
+//! is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!
-//! A look that found nothing new doubles the pause before the next one, from [`PAUSE`] to [`LONGEST`]; it is at least a
-//! twenty times what the look cost.
+//! A look that found nothing new doubles the pause before the next one, from [`PAUSE`] to [`LONGEST`]; it is at least
+//! [`SHARE`] times what the look cost.
 
 use std::{
     collections::BTreeMap,
@@ -41,7 +41,7 @@ const KEEP: Duration = Duration::from_secs(600);
 /// The pause after a look that found something, and the longest one.
 const PAUSE: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(300);
-/// A look may take a twentieth of the time.
+/// The pause after a look is at least so many times as long as it took.
 const SHARE: u32 = 20;
 
 /// The scattered pages of one job.

@@ -41,6 +41,7 @@
 //! A block with pinned pages stays whole: one of them stops a whole batch of the mover. One of which single pages are hot
 //! stays below but for those ([`pages`]), and leaves the top tier only if most of it is there.
 
+mod joined;
 mod pages;
 
 use std::{
@@ -48,6 +49,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
+use self::joined::joined;
 use super::{Budget, HeldBack, Move, Plan, Reason, Recent, Rule, Tiers, spread::Balance, worth::Worth};
 use crate::{
     hotness::{HeatView, Region},
@@ -56,8 +58,6 @@ use crate::{
 
 /// Bytes of promotions in a slice.
 const SLICE: u64 = 8 * BLOCK;
-/// Longest range that neighbours join into.
-const JOINED: u64 = 16 * BLOCK;
 
 /// A region, one of the nodes that it has bytes on, and what it is worth.
 #[derive(Clone, Copy)]
@@ -385,29 +385,6 @@ impl<'a> Planner<'a> {
 fn asked(part: Part, to: NodeId, reason: Reason) -> Move {
     let Region { pid, range, .. } = *part.region;
     Move { pid, range, from: part.node, to, bytes: part.bytes, reason, heat: part.worth.used }
-}
-
-/// Neighbours of one kind as one range; its heat is the mean by bytes.
-fn joined(mut moves: Vec<Move>) -> Vec<Move> {
-    moves.sort_by_key(|step| (step.pid, step.range));
-    let mut out: Vec<Move> = Vec::with_capacity(moves.len());
-    for step in moves {
-        let kind = |step: &Move| (step.pid, step.from, step.to, step.reason);
-        match out.last_mut() {
-            Some(last)
-                if kind(last) == kind(&step)
-                    && last.range.end == step.range.start
-                    && last.bytes + step.bytes <= JOINED =>
-            {
-                let bytes = last.bytes + step.bytes;
-                last.heat = (last.heat * last.bytes as f32 + step.heat * step.bytes as f32) / bytes as f32;
-                last.bytes = bytes;
-                last.range.end = step.range.end;
-            }
-            _ => out.push(step),
-        }
-    }
-    out
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -77,6 +77,9 @@ fn the_step_of_a_job_is_learned_from_its_touches_and_shown() {
         assert_eq!(job["policy"], "auto", "{job}");
         let step = &job["watched"]["step"];
         let seconds = step["seconds"].as_f64().filter(|_| steps >= 5)?;
+        let phases: f64 = step["phases"].as_array().unwrap().iter().map(|share| share.as_f64().unwrap()).sum();
+        let uses = step["uses"].as_f64().unwrap();
+        assert!((phases - 1.0).abs() < 1e-6 && (0.5..=2.0).contains(&uses), "the sweep uses each block once: {step}");
         Some((seconds / (begun[steps] / steps as f64), step["confidence"].as_f64().unwrap()))
     };
     let mut found: Vec<(f64, f64)> = counts.lines().zip(all).filter_map(ratio).collect();

@@ -149,10 +149,15 @@ impl Agent {
             throttled_seconds: [("tokens".to_owned(), ledger.throttled_seconds)].into(),
             events_lost: grown(lost, &job.before.lost),
             progress: job.helped.progress(),
-            step: job.usage.step().map(|(number, step)| LearnedStep {
-                number,
-                seconds: step.period as f64 / 1e9,
-                confidence: step.confidence,
+            step: job.usage.step().map(|(number, step)| {
+                let pattern = job.usage.pattern();
+                LearnedStep {
+                    number,
+                    seconds: step.period as f64 / 1e9,
+                    confidence: step.confidence,
+                    uses: pattern.map_or(0.0, |pattern| pattern.uses),
+                    phases: pattern.map_or(Vec::new(), |pattern| pattern.phases.to_vec()),
+                }
             }),
             sources,
             cost: cost.since(&job.before.cost),

@@ -19,7 +19,7 @@ use std::{
 
 use tensortier_replay::{
     policies::value::{Common, Value},
-    step::{Learner, Sample, Step},
+    step::{Learner, Pattern, Sample, Step},
 };
 
 use super::{
@@ -126,6 +126,12 @@ impl Usage {
     /// The step, while it is known, and how many began so far.
     pub fn step(&self) -> Option<(u64, Step)> {
         Some((self.steps, self.learner.step()?))
+    }
+
+    /// What blocks do within a step, while it is known; their phases from where steps are counted.
+    pub fn pattern(&self) -> Option<Pattern> {
+        let next = self.next?.saturating_duration_since(self.made);
+        self.learner.pattern(next.as_nanos() as u64)
     }
 
     /// What is expected of a block.

@@ -253,7 +253,7 @@ mod tests {
                 bytes: 4096,
             }],
             failed_pages: [(Cause::Busy, 3)].into(),
-            step: Some(LearnedStep { seconds: 12.5, confidence: 0.75, number: 3 }),
+            step: Some(LearnedStep { seconds: 12.5, confidence: 0.75, number: 3, uses: 1.0, phases: Vec::new() }),
             ..Summary::default()
         };
         let buckets = vec![Bucket { up_to: 0.001, count: 2 }, Bucket { up_to: f64::MAX, count: 1 }];

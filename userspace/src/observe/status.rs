@@ -215,7 +215,7 @@ impl fmt::Display for Status {
             if !progress.is_empty() {
                 writeln!(notes, "{}: {progress}", job.name)?;
             }
-            if let Some(step) = job.watched.step {
+            if let Some(step) = &job.watched.step {
                 writeln!(notes, "{}: steps: {step}", job.name)?;
             }
             for note in &job.notes {

@@ -85,7 +85,7 @@ pub struct Summary {
 }
 
 /// A job's training step, learned from what it touches.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearnedStep {
     /// Mean time from one step's beginning to the next one's.
     pub seconds: f64,
@@ -93,12 +93,21 @@ pub struct LearnedStep {
     pub confidence: f64,
     /// Steps since it is known.
     pub number: u64,
+    /// How often a block's use begins in one step, the mean of the blocks that are used at all.
+    pub uses: f64,
+    /// Share of these beginnings in each tenth of the step, from where steps are counted.
+    pub phases: Vec<f64>,
 }
 
 impl fmt::Display for LearnedStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seconds, confidence, number } = self;
-        write!(f, "one every {seconds:.1} s (confidence {confidence:.2}), {number} since that is known")
+        let Self { seconds, confidence, number, uses, phases } = self;
+        write!(f, "one every {seconds:.1} s (confidence {confidence:.2}), {number} since that is known")?;
+        if phases.is_empty() {
+            return Ok(());
+        }
+        let tenths: Vec<String> = phases.iter().map(|share| format!("{:.0}", share * 100.0)).collect();
+        write!(f, "; a block is used {uses:.1} times in one, % by tenths: {}", tenths.join(" "))
     }
 }
 

@@ -65,7 +65,7 @@ fn watched_job(watched: &Summary, f: &mut Formatter<'_>) -> Result {
         note(f, "moved", "nothing")?;
     }
     note(f, "progress", &watched.progress.to_string())?;
-    note(f, "steps", &watched.step.map(|step| step.to_string()).unwrap_or_default())?;
+    note(f, "steps", &watched.step.as_ref().map(ToString::to_string).unwrap_or_default())?;
     let failed = watched.failed_pages.iter().map(|(cause, pages)| format!("{} {pages} pages", name(cause)));
     note(f, "could not", &list(failed))?;
     let held = watched.held_back_bytes.iter().map(|(cause, bytes)| format!("{} {}", name(cause), show_bytes(*bytes)));
@@ -234,7 +234,7 @@ mod tests {
                 step_time_ratio: Some(0.5),
                 ..Progress::default()
             },
-            step: Some(LearnedStep { seconds: 12.34, confidence: 0.876, number: 5 }),
+            step: Some(LearnedStep { seconds: 12.34, confidence: 0.876, number: 5, uses: 1.96, phases: vec![0.1; 10] }),
             sources: vec![
                 Source { name: "damon fvaddr".into(), unusable: None },
                 Source { name: "page faults".into(), unusable: None },
@@ -269,7 +269,8 @@ mod tests {
             "node 0 to 2, make room",
             "by DAMON   node 2 to 0, migrate_hot: 2.0 MiB (512 pages) in 6.0 MiB of regions tried",
             "12.3 G instructions a second before the moves, 24.7 G after them: faster",
-            "steps      one every 12.3 s (confidence 0.88), 5 since that is known",
+            "steps      one every 12.3 s (confidence 0.88), 5 since that is known; a block is used 2.0",
+            "times in one, % by tenths: 10 10 10 10 10 10 10 10 10 10",
             "busy 12 pages, no memory 3 pages",
             "ping pong 4.0 MiB",
             "longest 12.3 ms, 5 pages moved back soon after, moves waited 1.5 s for tokens",

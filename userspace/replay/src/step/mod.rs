@@ -61,6 +61,18 @@ pub struct Step {
     pub confidence: f64,
 }
 
+/// Parts of a step of which is told what happens in them.
+pub const PARTS: usize = 10;
+
+/// What a job's regions do within a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pattern {
+    /// How often a region's use begins in one step, the mean of the regions that are used at all.
+    pub uses: f64,
+    /// Share of these beginnings that fall into each tenth of the step.
+    pub phases: [f64; PARTS],
+}
+
 /// Which regions of a job its step is learned from: those of some hashes of their addresses, so that any of an
 /// address's bits choose alike (the finaliser of MurmurHash3).
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +184,24 @@ impl Learner {
     pub fn step(&self) -> Option<Step> {
         let period = self.period.filter(|_| self.told)?;
         Some(Step { period: (period * 1e9) as Nanos, confidence: self.confidence() })
+    }
+
+    /// What the regions did in the last step's time, while a step is known. Steps have no mark in the touches: `origin` is
+    /// what the caller counts them from.
+    pub fn pattern(&self, origin: Nanos) -> Option<Pattern> {
+        let period = self.period.filter(|_| self.told)?;
+        let (mut begun, mut regions, mut phases) = (0.0, 0.0, [0.0; PARTS]);
+        for train in self.trains.values() {
+            let since = train.past().partition_point(|at| *at <= self.now - period);
+            for at in &train.past()[since..] {
+                let phase = ((at - origin as f64 / 1e9) / period).rem_euclid(1.0);
+                phases[((phase * PARTS as f64) as usize).min(PARTS - 1)] += 1.0;
+                begun += 1.0;
+            }
+            regions += f64::from(u8::from(since < train.count));
+        }
+        let share = |count: f64| if begun > 0.0 { count / begun } else { 0.0 };
+        Some(Pattern { uses: begun / f64::max(regions, 1.0), phases: phases.map(share) })
     }
 
     fn confidence(&self) -> f64 {

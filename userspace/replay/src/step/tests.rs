@@ -68,6 +68,28 @@ fn a_slow_warm_up_is_left_behind_and_a_growing_batch_followed() {
     assert!((34.0..=40.0).contains(&found), "{found}, now 39 s");
 }
 
+#[test]
+fn regions_of_a_sweep_are_used_once_a_step_each_at_its_own_time() {
+    let (_, learner) = sweeps(&[20; 10]);
+    let pattern = learner.pattern(0).expect("a step is known");
+    assert!((pattern.uses - 1.0).abs() < 1e-9, "{pattern:?}");
+    // 16 regions over 20 s, and what is touched within a second is known at its end.
+    assert!(pattern.phases.iter().all(|share| (0.06..=0.13).contains(share)), "{pattern:?}");
+    assert!((pattern.phases.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{pattern:?}");
+
+    // All of them at once, twice a step.
+    let mut learner = Learner::default();
+    for second in 1..=200_u64 {
+        let touched = (0..16).filter(|_| matches!(second % 20, 3 | 9));
+        learner.observe(second * 1_000_000_000, 1_000_000_000, touched);
+    }
+    let pattern = learner.pattern(0).expect("a step is known");
+    let expected: [f64; PARTS] = std::array::from_fn(|part| if matches!(part, 1 | 4) { 0.5 } else { 0.0 });
+    assert_eq!((pattern.uses, pattern.phases), (2.0, expected));
+    let (_, unknown) = sweeps(&[20]);
+    assert_eq!(unknown.pattern(0), None);
+}
+
 fn rounded(says: Step) -> u64 {
     (says.period + 500_000_000) / 1_000_000_000
 }

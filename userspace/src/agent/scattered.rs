@@ -21,7 +21,8 @@ use crate::{
 /// A hit of so many aggregations ago counts.
 const RECENT: u32 = 3;
 
-/// The program that reads accessed bits. The kernel checks it for a while, and few jobs need it: it is loaded on the side.
+/// The program that reads accessed bits. Loading it costs as much as the agent's ordinary work of a minute, and few jobs
+/// need it: it is loaded when one does, on the side.
 #[derive(Default)]
 pub(super) enum Pages {
     #[default]
@@ -70,10 +71,9 @@ impl Agent {
             by_policy && job.asked.mode == Mode::Migrate && job.plans()
         };
         for job in self.jobs.iter_mut().filter(looks) {
-            let Some(pages) = self.pages.get() else { return };
             if let Some(due) = job.scattered.due(now) {
                 let began = Instant::now();
-                let read = read(pages, due);
+                let read = self.pages.get().map_or(Err("the program is gone".to_owned()), |pages| read(pages, due));
                 match read {
                     Ok(accessed) => {
                         let again = job.scattered.seen(accessed, began.elapsed(), now);
@@ -92,7 +92,8 @@ impl Agent {
                     }
                 }
             } else {
-                let begun = job.scattered.begin(&job.view, |node| lower.contains(node), recent_s, now);
+                let readable = || self.pages.get().is_some();
+                let begun = job.scattered.begin(&job.view, |node| lower.contains(node), recent_s, readable, now);
                 if !begun.is_empty() {
                     let cooled = cool(&self.memory, begun);
                     tracing::debug!(job = job.id, cooled, "a look at single pages begins");

@@ -25,7 +25,9 @@ impl Agent {
         let default = self.config.policy.policy;
         // What goes by heat alone is not made to pay for it.
         let learns = |job: &&mut Job| job.asked.policy.unwrap_or(default) != PolicyKind::Hotness;
+        let sampling = self.cadence.now().sampling.as_secs_f32().max(1e-6);
         for job in self.jobs.iter_mut().filter(learns) {
+            job.usage.sampled(sampling.recip());
             let begun = job.usage.observe(of_jobs.remove(&job.id).unwrap_or_default(), now);
             if let (true, Some((number, step)), Some(pid)) = (begun > 0, job.usage.step(), job.processes.first()) {
                 usdt::step(*pid, number, step);

@@ -81,12 +81,14 @@ struct Found {
 
 impl Scattered {
     /// The ranges whose accessed bits are to be taken away now, for a look to begin; mostly none. `is_lower` says of a
-    /// node whether it is on a lower tier; a hit of `recent_s` seconds ago counts.
+    /// node whether it is on a lower tier; a hit of `recent_s` seconds ago counts. `readable` is asked last, whether accessed
+    /// bits can be read now.
     pub fn begin(
         &mut self,
         view: &HeatView,
         is_lower: impl Fn(NodeId) -> bool,
         recent_s: f32,
+        readable: impl FnOnce() -> bool,
         now: Instant,
     ) -> &[(Pid, Range)] {
         if self.look.is_some() || self.next.is_some_and(|next| now < next) {
@@ -103,7 +105,7 @@ impl Scattered {
             let hit = region.seen >= SEEN && region.heat > 0.0 && region.idle_s <= recent_s;
             hit && !self.known.contains_key(&key(region))
         };
-        if suspects.iter().filter(speaks).count() < SPOKEN.max(suspects.len() / 100) {
+        if suspects.iter().filter(speaks).count() < SPOKEN.max(suspects.len() / 100) || !readable() {
             return &[];
         }
         let at = suspects.partition_point(|region| key(region) <= self.turn);

@@ -24,7 +24,7 @@ fn block(n: u64, heat: f32, idle_s: f32, on: NodeId) -> Region {
 
 fn begin(scattered: &mut Scattered, regions: Vec<Region>, now: Instant) -> Vec<(Pid, Range)> {
     let view = HeatView { at: now, regions };
-    scattered.begin(&view, |node| node == LOW, 3.0, now).to_vec()
+    scattered.begin(&view, |node| node == LOW, 3.0, || true, now).to_vec()
 }
 
 /// Blocks on the lower tier, of which the first `spoken` were hit a moment ago.

@@ -41,6 +41,8 @@ const FIRST_S: f32 = 1.0;
 const MOST_S: f32 = 10.0;
 /// Without an aggregation for so many of the usual spacings no monitor looks.
 const SPACINGS: u32 = 3;
+/// Samples a second until another number is told.
+const SAMPLES_PER_S: f32 = 20.0;
 /// Blocks kept for one job.
 const MOST_BLOCKS: u64 = 4 << 20;
 
@@ -76,7 +78,7 @@ impl Usage {
     pub fn new(now: Instant) -> Self {
         Self {
             learner: Learner::default(),
-            common: Common::default(),
+            common: Common { samples: SAMPLES_PER_S, ..Common::default() },
             blocks: HashMap::new(),
             open: Vec::new(),
             faulted: HashSet::new(),
@@ -88,6 +90,11 @@ impl Usage {
             steps: 0,
             next: None,
         }
+    }
+
+    /// How often each block is sampled in a second from now on.
+    pub fn sampled(&mut self, per_second: f32) {
+        self.common.samples = per_second;
     }
 
     /// Takes in touches of the job's processes. Gives the number of steps that began since the last call.
@@ -138,11 +145,7 @@ impl Usage {
     pub fn outlook(&self, pid: Pid, block: u64, now: Instant) -> Outlook {
         let Some(Block { value, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
         let now = now.saturating_duration_since(self.made).as_secs_f64();
-        Outlook {
-            used: value.mean,
-            doubt: value.doubt(self.common.dispersion),
-            stay_s: value.stay(now, self.common.phase),
-        }
+        Outlook { used: value.mean, doubt: value.doubt(&self.common), stay_s: value.stay(now, self.common.phase) }
     }
 
     /// Drops a process that has ended.

@@ -21,7 +21,8 @@
 //! used ≥ (1 + margin) · victim    and    (used - victim) · stay ≥ 2 · move_cost_s
 //! ```
 //!
-//! less what is in doubt. What is used less than `promote_heat` takes only room that has long been free
+//! less what is in doubt. A victim that is hot must be less hot than the block, by the same margin, whatever its use over
+//! steps: a job's first seconds, in which it filled its memory block after block, are not held against any. What is used less than `promote_heat` takes only room that has long been free
 //! ([`Tiers::lasting`]): what a step gives back the next one wants again.
 //!
 //! **Going back.** A block that moved less than its hold ago does not go back, unless its worth has changed by
@@ -277,9 +278,13 @@ impl<'a> Planner<'a> {
             if short <= 0 {
                 break;
             }
-            let (more, less) = (candidate.worth.used, victim.worth.used);
-            if more < less * (1.0 + self.rule.margin) || !self.pays(&candidate, Some(victim)) {
+            let beats = |more: f32, less: f32| more >= less * (1.0 + self.rule.margin);
+            if !beats(candidate.worth.used, victim.worth.used) || !self.pays(&candidate, Some(victim)) {
                 return None;
+            }
+            let (now, then) = (candidate.region.heat, victim.region.heat);
+            if then >= self.rule.promote_heat && !beats(now, then) {
+                continue;
             }
             let below = self.below(top, victim.bytes, &taken)?;
             *taken.entry(below).or_default() += signed(victim.bytes);

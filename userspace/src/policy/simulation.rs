@@ -326,3 +326,22 @@ fn a_sweep_through_twice_the_dram_moves_next_to_nothing_by_its_use_over_steps() 
         assert!(moved as f64 <= 0.05 * minutes * (512 * MIB) as f64, "{seed}: {} MiB", moved / MIB);
     }
 }
+
+/// A job fills its memory block after block and then uses all of it alike: what came first was idle for a while.
+#[test]
+fn what_was_filled_first_is_not_taken_for_less_used() {
+    for seed in 1..=3 {
+        let mut machine = Machine::new(Vec::new(), 256 * MIB, Evidence::Usage, seed);
+        machine.found = 600;
+        for part in 0..16 {
+            let filled = arena(ARENA + part * 32 * MIB, 32);
+            machine.vmas.push(filled);
+            machine.on.extend(filled.blocks().map(|block| (block, if part < 8 { DRAM } else { SLOW })));
+            machine.second();
+        }
+        machine.hot = machine.on.keys().copied().collect();
+        machine.seconds(90);
+        let moved = (machine.promoted + machine.demoted) * PAGE;
+        assert!(moved <= 512 * MIB / 20, "{seed}: {} MiB", moved / MIB);
+    }
+}

@@ -282,7 +282,7 @@ impl Resident {
         let of = |region: usize| {
             let state = &self.states[region];
             let (common, price) = (self.common(state), self.prices.saved(self.pattern(state)));
-            let doubt = state.value.doubt(common.dispersion) * price * price;
+            let doubt = state.value.doubt(&common) * price * price;
             (state.value.mean * price, doubt, state.value.stay(self.now, common.phase))
         };
         let (value, doubt, stay) = of(incoming);

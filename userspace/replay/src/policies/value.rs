@@ -32,6 +32,10 @@
 //! s² = max(its own, φ · (mean + φ / n))          φ = Σ variances / Σ means over the job
 //! ```
 //!
+//! Where use is a share of `n` samples a second and no count, a window's variance is no less than `p (1 - p) / (n w)`
+//! either, and the mean of a change that was seen for `t` seconds is in doubt by `p (1 - p) / (n t)` until windows have
+//! taken its place.
+//!
 //! **Stay.** A value after a change is expected to last as long as it has lasted, or as long as what rose in the job
 //! before stayed up (its *phase*: until a value fell to less than half), less what has passed. One that has not changed
 //! is expected to last half an hour, or as long as it has lasted: training takes hours (ours). None lasts longer than
@@ -68,6 +72,8 @@ pub struct Common {
     pub dispersion: f32,
     /// Seconds that what was much used stayed so, before it changed.
     pub phase: f32,
+    /// Samples a second of which use is a share, 0 where it is counted.
+    pub samples: f32,
 }
 
 impl Common {
@@ -75,6 +81,15 @@ impl Common {
     pub fn disperse(&mut self, variance: f64, mean: f64, seconds: f32) {
         let dispersion = if mean > 0.0 { (variance / mean) as f32 } else { 0.0 };
         self.dispersion += (seconds / SLOWLY).min(1.0) * (dispersion - self.dispersion);
+    }
+
+    /// Variance of a mean over `seconds` that comes of sampling alone.
+    fn sampling(&self, mean: f32, seconds: f32) -> f32 {
+        if self.samples == 0.0 {
+            return 0.0;
+        }
+        let share = mean.clamp(0.0, 1.0);
+        share * (1.0 - share) / (self.samples * seconds)
     }
 
     /// Takes in for how long a region was much used, until now.
@@ -94,6 +109,8 @@ pub struct Value {
     pub mean: f32,
     /// Of the windows.
     pub variance: f32,
+    /// What the mean of a change still adds to the doubt.
+    first_doubt: f32,
     /// Windows behind the mean; after a change the change itself counts for some.
     windows: f32,
     /// Length of the window under way, what it brought so far, and how long the region has lived in it.
@@ -134,10 +151,10 @@ impl Sum {
         self.time += seconds;
     }
 
-    /// The mean excess a second.
-    fn mean(&self) -> f32 {
+    /// The mean excess a second, and the seconds that it is the mean of.
+    fn mean(&self) -> (f32, f32) {
         let (sum, time) = (self.sum - self.first.0, self.time - self.first.1);
-        if time > 0.0 { sum / time } else { self.sum / self.time }
+        if time > 0.0 { (sum / time, time) } else { (self.sum / self.time, self.time) }
     }
 }
 
@@ -171,14 +188,15 @@ impl Value {
         self.gain += gain;
         self.lived += seconds;
         let expected = self.mean * seconds;
-        let slack = if self.variance > 0.0 { SLACK * self.variance.sqrt() * seconds } else { 0.0 };
+        let variance = self.variance.max(of.sampling(self.mean, window));
+        let slack = if variance > 0.0 { SLACK * variance.sqrt() * seconds } else { 0.0 };
         self.over.add(gain - expected - slack, seconds);
         self.under.add(expected - gain - slack, seconds);
         // What speaks for a change comes to half of two moves, or to less where such a phase has brought more before.
         let enough = |sum: &Sum| sum.sum > 0.0 && sum.sum * (1.0 + of.phase * sum.sum / (sum.time * swap)) > 0.5 * swap;
         let suspected = enough(&self.over) || enough(&self.under);
         if suspected {
-            let deviation = self.spread(of.dispersion).sqrt();
+            let deviation = self.spread(of).sqrt();
             // All of a step's use may come at once, and late.
             let due = of.step.map_or(0.0, |_| LATE * self.mean * window) + EVENTS * of.dispersion * window;
             let limit = |sum: &Sum| {
@@ -186,10 +204,13 @@ impl Value {
                     + CHANGE * deviation * (window * sum.time).sqrt()
             };
             if self.over.sum > limit(&self.over) {
-                return self.change(now, self.mean + self.over.mean(), self.over.time);
+                let (excess, seen) = self.over.mean();
+                return self.change(now, self.mean + excess, self.over.time, of.sampling(self.mean + excess, seen));
             }
             if self.under.sum > limit(&self.under) {
-                return self.change(now, (self.mean - self.under.mean()).max(0.0), self.under.time);
+                let (excess, seen) = self.under.mean();
+                let mean = (self.mean - excess).max(0.0);
+                return self.change(now, mean, self.under.time, of.sampling(mean, seen));
             }
         }
         // A change would be taken for noise in a window that it fell into.
@@ -200,8 +221,9 @@ impl Value {
         None
     }
 
-    /// Another mean, for as long as that has lasted. Returns how long the region was up, where that has ended.
-    fn change(&mut self, now: f64, mean: f32, lasted: f32) -> Option<f32> {
+    /// Another mean, in doubt by `doubt`, for as long as that has lasted. Returns how long the region was up, where that has
+    /// ended.
+    fn change(&mut self, now: f64, mean: f32, lasted: f32, doubt: f32) -> Option<f32> {
         let (rises, was_up) = (mean > self.mean, self.up || !self.changed);
         let is_up = rises || was_up && mean > 0.5 * self.mean;
         let stayed = ((now - self.since) as f32 - lasted).max(0.0);
@@ -209,7 +231,7 @@ impl Value {
         if !(if rises { self.up } else { is_up }) {
             self.since = now - f64::from(lasted);
         }
-        (self.mean, self.variance, self.windows) = (mean, 0.0, 3.0);
+        (self.mean, self.variance, self.windows, self.first_doubt) = (mean, 0.0, 3.0, doubt);
         (self.changed, self.up) = (true, is_up);
         (self.begun, self.gain, self.lived) = (now, 0.0, 0.0);
         (self.over, self.under) = (Sum::default(), Sum::default());
@@ -220,28 +242,30 @@ impl Value {
         let mean = self.gain / self.lived;
         self.windows += 1.0;
         if self.windows == 1.0 {
-            (self.mean, self.variance) = (mean, 0.0);
+            (self.mean, self.variance, self.first_doubt) = (mean, 0.0, 0.0);
         } else {
             let weight = NEWEST.max(1.0 / self.windows);
             let off = mean - self.mean;
             self.mean += weight * off;
             self.variance = (1.0 - weight) * (self.variance + weight * off * off);
+            self.first_doubt *= (1.0 - weight) * (1.0 - weight);
         }
         (self.begun, self.gain, self.lived) = (now, 0.0, 0.0);
     }
 
-    fn spread(&self, dispersion: f32) -> f32 {
-        self.variance.max(dispersion * (self.mean + dispersion / self.windows.max(1.0)))
+    fn spread(&self, of: &Common) -> f32 {
+        let events = of.dispersion * (self.mean + of.dispersion / self.windows.max(1.0));
+        self.variance.max(events).max(of.sampling(self.mean, self.window.max(f32::MIN_POSITIVE)))
     }
 
     /// The variance of the mean, infinite where too little is known to have one.
-    pub fn doubt(&self, dispersion: f32) -> f32 {
+    pub fn doubt(&self, of: &Common) -> f32 {
         let windows = self.windows.min(2.0 / NEWEST - 1.0);
         if windows <= 2.0 {
             return f32::INFINITY;
         }
         let few = (windows - 1.0) / (windows - 2.0);
-        self.spread(dispersion) / windows * few * few
+        self.spread(of) / windows * few * few + self.first_doubt
     }
 
     /// Whether anything is known.
@@ -280,7 +304,7 @@ mod tests {
             let mut value = Value::default();
             value.born(0.0);
             after(&mut value, 0, (0..200).map(|second| if second % 20 == at { 0.1 } else { 0.0 }), Some(20.0));
-            (value.mean, value.doubt(0.0))
+            (value.mean, value.doubt(&Common::default()))
         };
         assert_eq!(value(0), value(19));
         assert!((value(7).0 - 0.005).abs() < 1e-7 && value(7).1 < 1e-12, "{:?}", value(7));
@@ -296,7 +320,7 @@ mod tests {
         assert_eq!(value.mean, 0.0, "0.2 is less than a move");
         let (now, _) = after(&mut value, now as u32, [0.2], None);
         assert!((value.mean - 0.2).abs() < 1e-6, "{}", value.mean);
-        assert_eq!((value.stay(now, 0.0), value.stay(now, 60.0), value.doubt(0.0)), (2.0, 58.0, 0.0));
+        assert_eq!((value.stay(now, 0.0), value.stay(now, 60.0), value.doubt(&Common::default())), (2.0, 58.0, 0.0));
         let (now, ended) = after(&mut value, now as u32, [0.2, 0.0, 0.0], None);
         assert!(value.mean < 1e-6 && value.stay(now, 0.0) == 2.0, "and back: {value:?}");
         assert_eq!(ended, [3.0], "used for three seconds");
@@ -307,10 +331,10 @@ mod tests {
         let mut value = Value::default();
         value.born(0.0);
         after(&mut value, 0, [0.01; 20], None);
-        assert!(value.is_known() && value.doubt(0.0).is_infinite());
+        assert!(value.is_known() && value.doubt(&Common::default()).is_infinite());
         after(&mut value, 20, (0..200).map(|second| if second / 10 % 2 == 0 { 0.02 } else { 0.0 }), None);
         assert!((value.mean - 0.01).abs() < 0.002, "{}", value.mean);
-        let deviation = value.doubt(0.0).sqrt();
+        let deviation = value.doubt(&Common::default()).sqrt();
         assert!((0.001..0.005).contains(&deviation), "{deviation}");
     }
 
@@ -319,9 +343,36 @@ mod tests {
         let mut value = Value::default();
         value.born(0.0);
         after(&mut value, 0, [0.0; 40], None);
-        assert_eq!(value.doubt(0.0), 0.0);
+        assert_eq!(value.doubt(&Common::default()), 0.0);
+        let random = Common { dispersion: 0.02, ..Common::default() };
         let one_event = 0.02 / 4.0;
-        assert!((value.doubt(0.02).sqrt() / (one_event * 1.5) - 1.0).abs() < 1e-5, "{}", value.doubt(0.02).sqrt());
+        assert!(
+            (value.doubt(&random).sqrt() / (one_event * 1.5) - 1.0).abs() < 1e-5,
+            "{}",
+            value.doubt(&random).sqrt()
+        );
+    }
+
+    #[test]
+    fn a_share_of_samples_is_in_doubt_by_how_few_they_are() {
+        let of = Common { samples: 20.0, ..Common::default() };
+        let mut value = Value::default();
+        value.born(0.0);
+        let mut now = 0.0;
+        let mut ended = 0;
+        let mut observe = |value: &mut Value, gain: f32| {
+            now += 1.0;
+            ended += u32::from(value.observe(now, 1.0, gain, &of, SWAP).is_some());
+        };
+        (0..30).for_each(|_| observe(&mut value, 0.0));
+        assert_eq!(value.doubt(&of), 0.0);
+        // It is used from now on: half of the samples find it, some seconds more than others.
+        (0..6).for_each(|_| observe(&mut value, 0.8));
+        let first = value.doubt(&of);
+        assert!((value.mean - 0.8).abs() < 1e-6 && first >= 0.16 / 20.0 / 6.0, "{value:?} {first}");
+        (0..200).for_each(|second| observe(&mut value, if second % 3 == 0 { 0.7 } else { 0.4 }));
+        assert!((value.mean - 0.5).abs() < 0.05 && value.doubt(&of) < first / 4.0, "{value:?} {}", value.doubt(&of));
+        assert_eq!(ended, 0, "such differences are no changes");
     }
 
     #[test]

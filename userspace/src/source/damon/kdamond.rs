@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     cadence::Intervals,
-    grid::Grid,
+    grid::{Grid, Target},
     sysfs::{DamonError, Ops},
 };
 use crate::{host::tree::patiently, units::Pid};
@@ -19,6 +19,8 @@ use crate::{host::tree::patiently, units::Pid};
 pub struct Kdamond {
     folder: PathBuf,
     sampling: Duration,
+    /// Targets and regions as its files have them.
+    written: Vec<Target>,
     /// Its number in sysfs.
     pub number: usize,
 }
@@ -28,7 +30,7 @@ impl Kdamond {
     /// it.
     pub(super) fn new(admin: &Path, number: usize) -> Self {
         let folder = admin.join("kdamonds").join(number.to_string());
-        Self { folder, sampling: Duration::from_secs(2), number }
+        Self { folder, sampling: Duration::from_secs(2), written: Vec::new(), number }
     }
 
     /// Gives it its context, with an operations set.
@@ -37,7 +39,8 @@ impl Kdamond {
         write(&self.context("operations"), ops)
     }
 
-    /// Writes targets, regions and intervals; it must be stopped.
+    /// Writes targets, regions and intervals; it must be stopped. Of the regions, two files each, those that are there
+    /// already are not written again.
     ///
     /// # Errors
     /// The file and value that the kernel refused.
@@ -53,19 +56,32 @@ impl Kdamond {
         write(&attrs.join("nr_regions/min"), grid.min)?;
         write(&attrs.join("nr_regions/max"), grid.max)?;
         let targets = self.context("targets");
-        write(&targets.join("nr_targets"), grid.targets.len())?;
-        for (number, target) in grid.targets.iter().enumerate() {
+        // Unknown, should a write fail.
+        let mut before = std::mem::take(&mut self.written);
+        if before.len() != grid.targets.len() {
+            // Which makes all of them anew.
+            write(&targets.join("nr_targets"), grid.targets.len())?;
+            before = grid.targets.iter().map(|_| Target { pid: None, ranges: Vec::new() }).collect();
+        }
+        for (number, (target, before)) in grid.targets.iter().zip(&before).enumerate() {
             let folder = targets.join(number.to_string());
-            if let Some(pid) = target.pid {
+            if let Some(pid) = target.pid.filter(|pid| before.pid != Some(*pid)) {
                 write(&folder.join("pid_target"), pid)?;
             }
-            write(&folder.join("regions/nr_regions"), target.ranges.len())?;
+            let as_many = before.ranges.len() == target.ranges.len();
+            if !as_many {
+                write(&folder.join("regions/nr_regions"), target.ranges.len())?;
+            }
             for (number, range) in target.ranges.iter().enumerate() {
+                if as_many && before.ranges[number] == *range {
+                    continue;
+                }
                 let region = folder.join(format!("regions/{number}"));
                 write(&region.join("start"), range.start)?;
                 write(&region.join("end"), range.end)?;
             }
         }
+        self.written.clone_from(&grid.targets);
         Ok(())
     }
 

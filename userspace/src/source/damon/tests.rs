@@ -10,13 +10,13 @@ use std::{
 };
 
 use super::{
-    Intervals,
+    Grid, Intervals, Target,
     movers::{Gain, Movers, Round, Work},
     owner::Owner,
     schemes::{Action, Scheme, Stats},
     sysfs::Sysfs,
 };
-use crate::units::{NodeId, Range};
+use crate::units::{BLOCK, NodeId, Pid, Range};
 
 /// The files of a scheme with three filters on 6.12, all that may be written.
 const SCHEME: [&str; 30] = [
@@ -258,4 +258,32 @@ fn a_kdamond_that_is_gone_is_started_anew_and_the_end_interrupts_a_round() {
     let stopped = AtomicBool::new(true);
     playing.movers.step(&mut playing.sysfs.movers, &mut playing.owner, works, &stopped);
     assert_eq!(playing.tree.text("kdamonds/1/state"), "off");
+}
+
+#[test]
+fn regions_that_stand_in_the_files_are_not_written_again() {
+    let tree = Tree::new(1, "fvaddr\n", |_| true);
+    let mut monitor = tree.open().monitor;
+    let intervals = |ms| Intervals { sampling: Duration::from_millis(ms), aggregation: Duration::from_secs(1) };
+    let start = |region: u32| format!("kdamonds/0/contexts/0/targets/0/regions/{region}/start");
+    let grid = |blocks: &[(u64, u64)]| {
+        let ranges = blocks.iter().map(|(start, end)| Range::new(start * BLOCK, end * BLOCK)).collect();
+        Grid::plan(&[Target { pid: Some(Pid(7)), ranges }], 100)
+    };
+    monitor.configure(&grid(&[(0, 2), (8, 9)]), &intervals(50)).unwrap();
+    let written = |tree: &Tree| [0, 1, 2].map(|region| tree.text(&start(region)));
+    assert_eq!(written(&tree), [0, BLOCK, 8 * BLOCK].map(|address| address.to_string()));
+
+    // What is written again loses the mark.
+    let mark = |tree: &Tree| (0..3).for_each(|region| tree.put(&start(region), "mark"));
+    mark(&tree);
+    monitor.configure(&grid(&[(0, 2), (8, 9)]), &intervals(100)).unwrap();
+    assert_eq!(written(&tree), ["mark"; 3]);
+    assert_eq!(tree.text("kdamonds/0/contexts/0/monitoring_attrs/intervals/sample_us"), "100000");
+    monitor.configure(&grid(&[(0, 2), (9, 10)]), &intervals(100)).unwrap();
+    assert_eq!(written(&tree), ["mark".into(), "mark".into(), (9 * BLOCK).to_string()]);
+    // Another number of them: the kernel makes all anew.
+    mark(&tree);
+    monitor.configure(&grid(&[(0, 2)]), &intervals(100)).unwrap();
+    assert_eq!(written(&tree), ["0".into(), BLOCK.to_string(), "mark".into()]);
 }

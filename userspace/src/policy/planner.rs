@@ -44,6 +44,7 @@
 
 mod joined;
 mod pages;
+mod victims;
 
 use std::{
     cmp::Reverse,
@@ -139,21 +140,6 @@ impl<'a> Planner<'a> {
         }
         self.end_slice();
         Plan { id: self.id, moves: self.moves, held_back: self.held_back }
-    }
-
-    fn victims_on(&self, node: NodeId) -> Vec<Part<'a>> {
-        let mut victims: Vec<Part> = (self.view.regions.iter())
-            .filter(|region| region.unmovable == 0 && region.seen >= self.rule.min_seen)
-            .filter(|region| !region.expected || self.rule.gives_back)
-            .filter_map(|region| self.part(region, node))
-            .filter(|victim| victim.region.pages.is_none() || 2 * victim.bytes > victim.region.resident())
-            .filter(|victim| !self.goes_back(victim, false))
-            .collect();
-        victims.sort_by(|a, b| {
-            let order = b.region.expected.cmp(&a.region.expected).then(b.worth.used.total_cmp(&a.worth.used));
-            order.then(a.region.idle_s.total_cmp(&b.region.idle_s)).then(b.key().cmp(&a.key()))
-        });
-        victims
     }
 
     /// Parts on lower nodes that may move and are worth it, those worth most first. Of a block on several lower nodes
@@ -265,50 +251,6 @@ impl<'a> Planner<'a> {
         let enough = |room: &i64| *room >= signed(candidate.bytes);
         let hot = candidate.worth.used >= self.rule.promote_heat;
         self.room.get(&to).is_some_and(enough) && (hot || self.lasting.get(&to).is_none_or(enough))
-    }
-
-    /// The blocks on `top` worth least whose leaving makes room for `candidate`, and where they go, if all are worth
-    /// little enough.
-    fn victims_for(&mut self, candidate: Part<'a>, top: NodeId) -> Option<Vec<(Part<'a>, NodeId)>> {
-        self.next_victim(top)?;
-        let mut short = signed(candidate.bytes) - self.room.get(&top)?;
-        let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
-        let mut chosen = Vec::new();
-        for victim in self.victims.get(&top)?.iter().rev().filter(|victim| !self.moved.contains(&victim.key())) {
-            if short <= 0 {
-                break;
-            }
-            let beats = |more: f32, less: f32| more >= less * (1.0 + self.rule.margin);
-            if !beats(candidate.worth.used, victim.worth.used) || !self.pays(&candidate, Some(victim)) {
-                return None;
-            }
-            let (now, then) = (candidate.region.heat, victim.region.heat);
-            if then >= self.rule.promote_heat && !beats(now, then) {
-                continue;
-            }
-            let below = self.below(top, victim.bytes, &taken)?;
-            *taken.entry(below).or_default() += signed(victim.bytes);
-            short -= signed(victim.bytes);
-            chosen.push((*victim, below));
-        }
-        (short <= 0).then_some(chosen)
-    }
-
-    /// The nearest lower node with room for `bytes` besides what is `taken`.
-    fn below(&self, top: NodeId, bytes: u64, taken: &BTreeMap<NodeId, i64>) -> Option<NodeId> {
-        self.tiers.lower_for(top).into_iter().find(|node| {
-            let room = self.room.get(node).copied().unwrap_or(0) - taken.get(node).copied().unwrap_or(0);
-            room >= signed(bytes)
-        })
-    }
-
-    /// The coldest block still on `node`; those that moved are dropped from the end of the list.
-    fn next_victim(&mut self, node: NodeId) -> Option<Part<'a>> {
-        let victims = self.victims.get_mut(&node)?;
-        while victims.last().is_some_and(|victim| self.moved.contains(&victim.key())) {
-            victims.pop();
-        }
-        victims.last().copied()
     }
 
     /// Whether so much of the memory is young that the jobs must be filling it.

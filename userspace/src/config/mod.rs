@@ -203,7 +203,7 @@ impl Default for Damon {
             sampling_interval: Duration::from_millis(50),
             aggregation_interval: Duration::from_secs(1),
             max_regions: 2000,
-            cpu_percent: 2.0,
+            cpu_percent: 5.0,
             rest_cpu_percent: 1.0,
         }
     }

@@ -9,6 +9,7 @@
 mod cell;
 mod map;
 pub mod scattered;
+mod turns;
 mod usage;
 
 use std::{collections::BTreeMap, time::Instant};
@@ -16,6 +17,7 @@ use std::{collections::BTreeMap, time::Instant};
 pub use map::{HeatMap, HeatStats, Params};
 pub use scattered::Scattered;
 use tensortier_core::PageBits;
+pub use turns::{Soon, Turns};
 pub use usage::{MOVE_COST_S, Usage};
 
 use crate::units::{BLOCK, NodeId, Pid, Range};
@@ -55,12 +57,14 @@ pub struct Outlook {
     pub doubt: f32,
     /// Seconds that it is expected to last.
     pub stay_s: f32,
+    /// Use in the coming part of a step, where steps are long and the block's part in them is known.
+    pub soon: Option<Soon>,
 }
 
 impl Default for Outlook {
     /// Nothing is known.
     fn default() -> Self {
-        Self { used: 0.0, doubt: f32::INFINITY, stay_s: 0.0 }
+        Self { used: 0.0, doubt: f32::INFINITY, stay_s: 0.0, soon: None }
     }
 }
 

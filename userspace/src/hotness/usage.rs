@@ -9,6 +9,8 @@
 //! optimizer that is swept once a step has the same use everywhere, wherever the sweep is. A lasting change shows
 //! earlier, by its cumulative sum.
 //!
+//! Of long steps it is kept, too, when in them a block is used ([`super::turns`]).
+//!
 //! Touches of one aggregation come with one time. It is taken in when a later one begins, or [`LATE`] after it. Where
 //! no monitor looks, the page faults of a second are one.
 
@@ -23,8 +25,9 @@ use tensortier_replay::{
 };
 
 use super::{
-    Outlook,
+    Outlook, Turns,
     map::{FORGET, SAME, means},
+    turns::LONG_S,
 };
 use crate::{
     source::{Touch, TouchKind},
@@ -64,11 +67,15 @@ pub struct Usage {
     /// Steps counted by the learned period, and when the next one begins.
     steps: u64,
     next: Option<Instant>,
+    /// Length in seconds of the steps that blocks' turns are parts of.
+    long_s: Option<f32>,
 }
 
 #[derive(Debug, Default)]
 struct Block {
     value: Value,
+    /// When in a step it is used, while steps are long.
+    turns: Option<Box<Turns>>,
     /// The last aggregation that looked at it, in seconds since the usage was made.
     looked: f64,
 }
@@ -89,6 +96,7 @@ impl Usage {
             swept: now,
             steps: 0,
             next: None,
+            long_s: None,
         }
     }
 
@@ -143,9 +151,12 @@ impl Usage {
 
     /// What is expected of a block.
     pub fn outlook(&self, pid: Pid, block: u64, now: Instant) -> Outlook {
-        let Some(Block { value, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
+        let Some(Block { value, turns, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
+        let soon = self.phase(now).zip(turns.as_ref()).zip(self.long_s);
+        let soon = soon.and_then(|((phase, turns), step_s)| turns.soon(phase, step_s, self.common.samples));
         let now = now.saturating_duration_since(self.made).as_secs_f64();
-        Outlook { used: value.mean, doubt: value.doubt(&self.common), stay_s: value.stay(now, self.common.phase) }
+        let (doubt, stay_s) = (value.doubt(&self.common), value.stay(now, self.common.phase));
+        Outlook { used: value.mean, doubt, stay_s, soon }
     }
 
     /// Drops a process that has ended.
@@ -174,6 +185,9 @@ impl Usage {
         let sample = Sample::of(self.blocks.len());
         let mut touched: Vec<u64> = self.faulted.drain().filter(|&address| sample.has(address)).collect();
         let mut sums = (0.0, 0.0);
+        // The aggregation stands for the time before it.
+        let half = Duration::from_secs_f32(seconds / 2.0).min(at.saturating_duration_since(self.made));
+        let middle = self.long_s.zip(self.phase(at - half));
         for of in open.chunk_by(|a, b| a.pid == b.pid) {
             let pid = of[0].pid;
             for (block, weight) in means(of) {
@@ -194,6 +208,9 @@ impl Usage {
                     known.value.born(now - f64::from(seconds));
                 }
                 known.looked = now.max(f64::MIN_POSITIVE);
+                if let Some((step_s, phase)) = middle {
+                    known.turns.get_or_insert_default().observe(phase, seconds, step_s, weight);
+                }
                 let ended = known.value.observe(now, seconds, weight * seconds, &self.common, 2.0 * MOVE_COST_S);
                 if let Some(phase) = ended {
                     self.common.ended(phase);
@@ -212,6 +229,7 @@ impl Usage {
         self.common.step = self.learner.step().map(|step| (step.period as f64 / 1e9) as f32);
         self.last = Some(at);
         self.count_steps(at);
+        self.turn_to(self.common.step.filter(|step| *step >= LONG_S && self.next.is_some()));
         self.sweep(at, now);
     }
 
@@ -226,6 +244,22 @@ impl Usage {
             let begun = (at - next).as_nanos() as u64 / step.period + 1;
             self.steps += begun;
             self.next = Some(next + Duration::from_nanos(begun.saturating_mul(step.period)));
+        }
+    }
+
+    /// Where in a step a moment is, 0 to 1, by the steps that are counted.
+    fn phase(&self, at: Instant) -> Option<f64> {
+        let (next, step) = (self.next?, f64::from(self.common.step?));
+        let left = next.saturating_duration_since(at).as_secs_f64() - at.saturating_duration_since(next).as_secs_f64();
+        Some((-left / step).rem_euclid(1.0))
+    }
+
+    /// Blocks' turns are parts of steps of this length from now on: those of another length say nothing of these.
+    fn turn_to(&mut self, step_s: Option<f32>) {
+        let as_long = |(new, old): (f32, f32)| (new - old).abs() <= 0.2 * old;
+        if !step_s.zip(self.long_s).is_some_and(as_long) && step_s != self.long_s {
+            self.blocks.values_mut().for_each(|block| block.turns = None);
+            self.long_s = step_s;
         }
     }
 

@@ -22,7 +22,7 @@
 //! ```
 //!
 //! less what is in doubt. A victim that is hot must be less hot than the block, by the same margin, whatever its use over
-//! steps: a job's first seconds, in which it filled its memory block after block, are not held against any. What is used less than `promote_heat` takes only room that has long been free
+//! steps ([`Worth::next`]): a job's first seconds, in which it filled its memory block after block, are not held against any. What is used less than `promote_heat` takes only room that has long been free
 //! ([`Tiers::lasting`]): what a step gives back the next one wants again.
 //!
 //! **Going back.** A block that moved less than its hold ago does not go back, unless its worth has changed by
@@ -162,7 +162,7 @@ impl<'a> Planner<'a> {
                 candidates.push(candidate);
             }
         }
-        candidates.sort_by(|a, b| b.worth.used.total_cmp(&a.worth.used));
+        candidates.sort_by(|a, b| b.worth.rank().total_cmp(&a.worth.rank()));
         candidates
     }
 
@@ -267,16 +267,16 @@ impl<'a> Planner<'a> {
         let (went_up, went_down) = (self.tiers.is_top(last.to), self.tiers.is_top(last.from));
         let undoes = if up { went_down && !went_up } else { went_up && !went_down };
         let held = self.view.at.saturating_duration_since(last.at) < self.memory.hold(last.offences);
-        let change = if up { part.worth.used - last.heat } else { last.heat - part.worth.used };
+        let change = if up { part.worth.rank() - last.heat } else { last.heat - part.worth.rank() };
         undoes && held && change < self.rule.decisive
     }
 
     /// Whether it pays to bring it up, in the place of `victim` where there is no room.
     fn pays(&self, part: &Part, victim: Option<&Part>) -> bool {
         let offences = self.memory.last(part.region.pid, part.region.range).map_or(0, |last| last.offences);
-        let gain = part.worth.gain(victim.map(|victim| &victim.worth), self.view.regions.len());
+        let gain = part.worth.gain(victim.map(|victim| &victim.worth), self.view.regions.len(), offences);
         let moves = if victim.is_some() { 2.0 } else { 1.0 };
-        gain / (1u32 << offences.min(16)) as f32 >= moves * self.rule.move_cost_s
+        gain >= moves * self.rule.move_cost_s
     }
 
     fn part(&self, region: &'a Region, node: NodeId) -> Option<Part<'a>> {
@@ -331,7 +331,7 @@ impl<'a> Planner<'a> {
 
 fn asked(part: Part, to: NodeId, reason: Reason) -> Move {
     let Region { pid, range, .. } = *part.region;
-    Move { pid, range, from: part.node, to, bytes: part.bytes, reason, heat: part.worth.used }
+    Move { pid, range, from: part.node, to, bytes: part.bytes, reason, heat: part.worth.rank() }
 }
 
 fn signed(bytes: u64) -> i64 {

@@ -176,7 +176,7 @@ fn a_block_does_not_go_back_soon_unless_its_heat_changed_decisively() {
 }
 
 fn sure(used: f32, stay_s: f32) -> Outlook {
-    Outlook { used, doubt: 0.0, stay_s }
+    Outlook { used, doubt: 0.0, stay_s, soon: None }
 }
 
 fn used(n: u64, outlook: Outlook, on: NodeId) -> Region {

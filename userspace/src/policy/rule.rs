@@ -62,6 +62,6 @@ impl Rule {
     /// Whether a block that never moved would be worth a move into free room.
     pub(super) fn is_worth_it(&self, worth: &Worth) -> bool {
         let by_heat = self.evidence == Evidence::Heat || !worth.proven;
-        (!by_heat || worth.used >= self.promote_heat) && worth.gain(None, 1) >= self.move_cost_s
+        (!by_heat || worth.used >= self.promote_heat) && worth.gain(None, 1, 0) >= self.move_cost_s
     }
 }

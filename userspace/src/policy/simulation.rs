@@ -345,3 +345,44 @@ fn what_was_filled_first_is_not_taken_for_less_used() {
         assert!(moved <= 512 * MIB / 20, "{seed}: {} MiB", moved / MIB);
     }
 }
+
+/// A step of 48 s whose halves use one half of the memory each, of which DRAM holds one: over whole steps both are used
+/// alike, and nothing would move.
+#[test]
+fn in_long_steps_each_half_comes_up_for_its_turn() {
+    for seed in 1..=3 {
+        let mut machine = Machine::new(vec![arena(ARENA, 256)], 128 * MIB, Evidence::Usage, seed);
+        let all: Vec<u64> = machine.on.keys().copied().collect();
+        machine.on.extend(all[..64].iter().map(|block| (*block, DRAM)));
+        let mut shares = Vec::new();
+        for second in 0..14 * 48 {
+            let turn = if second % 48 < 24 { &all[..64] } else { &all[64..] };
+            machine.hot = turn.iter().copied().collect();
+            machine.second();
+            shares.push(machine.share());
+        }
+        let of = |steps: std::ops::Range<usize>| {
+            let seconds = &shares[steps.start * 48..steps.end * 48];
+            seconds.iter().sum::<f64>() / seconds.len() as f64
+        };
+        assert!(of(10..14) >= 0.8, "{seed}: {} of the hot pages, {} before", of(10..14), of(0..4));
+        // All of both halves, twice in each of the fourteen steps.
+        let most = 14.0 * 4.0 * 64.0 * PAGES as f64;
+        assert!((machine.promoted + machine.demoted) as f64 <= 1.1 * most, "{seed}: {} pages moved", machine.promoted);
+    }
+}
+
+/// A step as long whose blocks are each used for a moment, one after the other: none pays for coming up ahead of that.
+#[test]
+fn a_long_sweep_is_not_run_after() {
+    let mut machine = Machine::new(vec![arena(ARENA, 256)], 128 * MIB, Evidence::Usage, 1);
+    let all: Vec<u64> = machine.on.keys().copied().collect();
+    machine.on.extend(all[..64].iter().map(|block| (*block, DRAM)));
+    (machine.found, machine.noise) = (200, 0);
+    for second in 0..14 * 48 {
+        machine.hot = all.iter().copied().skip(second % 48 * 128 / 48).take(3).collect();
+        machine.second();
+    }
+    let moved = (machine.promoted + machine.demoted) * PAGE;
+    assert!(moved as f64 <= 0.05 * 11.2 * (256 * MIB) as f64, "{} MiB", moved / MIB);
+}

@@ -14,10 +14,15 @@
 //! either end), that is `2 √(ln n)` of those of a difference: so much is taken off where one takes another's place.
 //! Blocks that a sweep uses alike never change places for being sampled unlike.
 //!
+//! **Ahead of use.** In a long step ([`crate::hotness::Soon`]) a block may be worth its place for a part of the step alone.
+//! Of two of the same step, what they gain in its coming quarter counts instead where that is more; by half, since the
+//! exchange is undone later; going back is then no offence that counts. They are ranked by that quarter, and the block comes up when it is used more than its victim
+//! in the next sixteenth: not sooner, since the victim is still used, and not only once it is seen to be used.
+//!
 //! A block of which too little is known for that does not come up, and is taken for what its heat says as a victim.
 
 use super::Rule;
-use crate::hotness::Region;
+use crate::hotness::{Region, Soon};
 
 /// Standard deviations taken off the worth of one block.
 const SURE: f32 = 2.0;
@@ -43,28 +48,50 @@ pub(super) struct Worth {
     stay_s: f32,
     /// Whether it is known well enough to come up.
     pub proven: bool,
+    /// Use in the coming part of a long step.
+    soon: Option<Soon>,
+    heat: f32,
 }
 
 impl Worth {
     pub fn of(region: &Region, rule: &Rule) -> Self {
-        let outlook = region.outlook;
+        let (outlook, heat) = (region.outlook, region.heat);
         match rule.evidence {
             Evidence::Usage if outlook.is_known() => {
-                Self { used: outlook.used, doubt: outlook.doubt, stay_s: outlook.stay_s, proven: true }
+                let (soon, doubt) = (outlook.soon, outlook.doubt);
+                Self { used: outlook.used, doubt, stay_s: outlook.stay_s, proven: true, soon, heat }
             }
             evidence => {
                 let proven = evidence == Evidence::Heat;
-                Self { used: region.heat, doubt: 0.0, stay_s: rule.stay_s, proven }
+                Self { used: heat, doubt: 0.0, stay_s: rule.stay_s, proven, soon: None, heat }
             }
         }
     }
 
     /// What is gained for sure, in seconds of full use, by bringing it up; in the place of `victim`, where one has to
-    /// leave, of `n` blocks that could.
-    pub fn gain(&self, victim: Option<&Self>, n: usize) -> f32 {
-        let Some(victim) = victim else { return (self.used - SURE * self.doubt.sqrt()) * self.stay_s };
+    /// leave, of `n` blocks that could. Each of its `offences` halves the stay that is expected.
+    pub fn gain(&self, victim: Option<&Self>, n: usize, offences: u32) -> f32 {
+        let stay_s = self.stay_s / (1u32 << offences.min(16)) as f32;
+        let Some(victim) = victim else {
+            let soon = self.soon.map_or(0.0, |soon| (soon.used - SURE * soon.doubt.sqrt()) * soon.seconds / 2.0);
+            return soon.max((self.used - SURE * self.doubt.sqrt()) * stay_s);
+        };
         let sure = SURE.max(2.0 * (n as f32).max(1.0).ln().sqrt());
-        let difference = self.used - victim.used - sure * (self.doubt + victim.doubt).sqrt();
-        difference * self.stay_s.min(victim.stay_s)
+        let difference = |more: f32, less: f32, doubt: f32| more - less - sure * doubt.sqrt();
+        let long = difference(self.used, victim.used, self.doubt + victim.doubt) * stay_s.min(victim.stay_s);
+        self.soon.zip(victim.soon).map_or(long, |(own, other)| {
+            let soon = difference(own.used, other.used, own.doubt + other.doubt) * own.seconds.min(other.seconds);
+            long.max(soon / 2.0)
+        })
+    }
+
+    /// What blocks are ordered by.
+    pub fn rank(&self) -> f32 {
+        self.soon.map_or(self.used, |soon| soon.used)
+    }
+
+    /// Use of this one and of a victim from now on: by the step where both have one, and else as it was just now.
+    pub fn next(&self, victim: &Self) -> (f32, f32) {
+        self.soon.zip(victim.soon).map_or((self.heat, victim.heat), |(own, other)| (own.next, other.next))
     }
 }

@@ -62,6 +62,8 @@ use crate::{
 
 /// Time between two ticks while there is no job.
 const NOBODY: Duration = Duration::from_secs(10);
+/// Without any news it is decided anew after this.
+const STALE: Duration = Duration::from_secs(2);
 /// At rest a tick comes this often.
 const LONGEST_TICK: Duration = Duration::from_secs(8);
 
@@ -99,6 +101,8 @@ pub struct Agent {
     plan: u64,
     /// Whether the last decision wanted something moved.
     moving: bool,
+    /// When it was last decided.
+    decided: Instant,
     /// When a job last began or something was last to move.
     acted: Instant,
     started: Instant,
@@ -154,6 +158,7 @@ impl Agent {
             vain_moves: Idle::default(),
             plan: 0,
             moving: false,
+            decided: now,
             acted: now,
             started: now,
             before: report::Before::default(),
@@ -184,12 +189,10 @@ impl Agent {
     /// Carries what was seen since the last tick through to what should move.
     pub fn tick(&mut self) {
         let now = Instant::now();
-        if let Err(error) = self.host.refresh_free(&self.root) {
-            self.reread_host(&error);
-        }
         self.follow_processes();
-        self.settle(now);
+        let settled = self.settle(now);
         let (read, gone) = self.memory.refresh(now);
+        let changed = settled || !read.is_empty() || !gone.is_empty();
         for pid in read {
             if let Some(job) = self.jobs.of_mut(pid) {
                 job.faults.place(pid, self.memory.residents_of(pid));
@@ -198,10 +201,17 @@ impl Agent {
             self.publish(pid);
         }
         gone.iter().for_each(|pid| self.forget(*pid));
-        self.listen(now);
+        let heard = self.listen(now);
         self.weigh(now);
         self.drive_schemes(now);
-        self.decide(now);
+        // The monitor tells once an aggregation, which is longer than a tick: the same evidence gives the same decision.
+        if changed || heard || now.duration_since(self.decided) >= STALE {
+            self.decided = now;
+            if let Err(error) = self.host.refresh_free(&self.root) {
+                self.reread_host(&error);
+            }
+            self.decide(now);
+        }
         self.look_closer(now);
         self.moving |= self.schemes.act(now);
         if self.moving {
@@ -221,10 +231,13 @@ impl Agent {
         }
     }
 
-    /// What came of the moves under way.
-    fn settle(&mut self, now: Instant) {
-        let Some(mover) = &mut self.mover else { return };
-        for outcome in mover.outcomes() {
+    /// What came of the moves under way; whether anything did.
+    fn settle(&mut self, now: Instant) -> bool {
+        let Some(mover) = &mut self.mover else { return false };
+        let busy = mover.busy();
+        let outcomes = mover.outcomes();
+        let any = !outcomes.is_empty() || mover.busy() != busy;
+        for outcome in outcomes {
             self.memory.moved(outcome.asked.pid, outcome.asked.range);
             if let Some(job) = self.jobs.of_mut(outcome.asked.pid) {
                 job.ledger.record(&outcome, now);
@@ -235,10 +248,11 @@ impl Agent {
                 tracing::warn!(pid = %outcome.asked.pid, range = %outcome.asked.range, causes, "moves were asked for and no page has moved for 20 s");
             }
         }
+        any
     }
 
-    /// Gathers what the sources have, as evidence.
-    fn listen(&mut self, now: Instant) {
+    /// Gathers what the sources have, as evidence; whether they had any.
+    fn listen(&mut self, now: Instant) -> bool {
         let mut touches: Vec<Touch> = Vec::new();
         match self.programs.faults.drain() {
             Ok(faults) => {
@@ -272,5 +286,6 @@ impl Agent {
         }
         self.heat.observe(&touches);
         self.learn_steps(&touches, now);
+        !touches.is_empty()
     }
 }

@@ -17,7 +17,8 @@ use tensortier_tests::{
     scenario::{self, sibling},
 };
 
-/// What the agent keeps free: the default of 64 MiB is an eighth of the DRAM here, and the peers keep some MiB. With 8, moves failed for want of memory.
+/// What the agent keeps free: the default of 64 MiB is an eighth of the DRAM here, and the peers keep some MiB. With 8,
+/// moves failed for want of memory.
 const HEADROOM: &str = "headroom_bytes = \"16MiB\"\nheadroom_percent = 1.0";
 
 #[derive(Parser)]

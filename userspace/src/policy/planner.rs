@@ -22,8 +22,9 @@
 //! ```
 //!
 //! less what is in doubt. A victim that is hot must be less hot than the block, by the same margin, whatever its use over
-//! steps ([`Worth::next`]): a job's first seconds, in which it filled its memory block after block, are not held against any. What is used less than `promote_heat` takes only room that has long been free
-//! ([`Tiers::lasting`]): what a step gives back the next one wants again.
+//! steps ([`Worth::next`]): a job's first seconds, in which it filled its memory block after block, are not held against
+//! any. What is used less than `promote_heat` takes only room that has long been free ([`Tiers::lasting`]): what a step
+//! gives back the next one wants again.
 //!
 //! **Going back.** A block that moved less than its hold ago does not go back, unless its worth has changed by
 //! [`Rule::decisive`] since. Each time it does go back soon, its hold doubles and its expected stay halves.

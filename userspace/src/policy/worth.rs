@@ -14,10 +14,11 @@
 //! either end), that is `2 √(ln n)` of those of a difference: so much is taken off where one takes another's place.
 //! Blocks that a sweep uses alike never change places for being sampled unlike.
 //!
-//! **Ahead of use.** In a long step ([`crate::hotness::Soon`]) a block may be worth its place for a part of the step alone.
-//! Of two of the same step, what they gain in its coming quarter counts instead where that is more; by half, since the
-//! exchange is undone later; going back is then no offence that counts. They are ranked by that quarter, and the block comes up when it is used more than its victim
-//! in the next sixteenth: not sooner, since the victim is still used, and not only once it is seen to be used.
+//! **Ahead of use.** In a long step ([`crate::hotness::Soon`]) a block may be worth its place for a part of the step
+//! alone. Of two of the same step, what they gain in its coming quarter counts instead where that is more; by half, since
+//! the exchange is undone later; going back is then no offence that counts. They are ranked by that quarter, and the block
+//! comes up when it is used more than its victim in the next sixteenth: not sooner, since the victim is still used, and
+//! not only once it is seen to be used.
 //!
 //! A block of which too little is known for that does not come up, and is taken for what its heat says as a victim.
 

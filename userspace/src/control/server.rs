@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
         mpsc,
     },
     thread,
@@ -64,6 +64,8 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub struct Board {
     shown: Mutex<Shown>,
+    /// Whether a state with jobs was written once.
+    written: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -75,6 +77,10 @@ struct Shown {
 impl Board {
     /// Shows a new state, to root and to the members of `readers`.
     pub fn show(&self, status: Status, readers: Option<u32>) {
+        if !status.jobs.is_empty() && !self.written.swap(true, Ordering::Relaxed) {
+            // The code for it is read from disk when it first runs: now, and not while somebody waits for an answer.
+            drop(serde_json::to_vec(&status));
+        }
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Shown { status: Arc::new(status), readers };
     }
 

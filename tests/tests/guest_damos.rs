@@ -22,6 +22,12 @@ fn script() -> String {
         cd $TENSORTIER_OUT
         kdamonds=/sys/kernel/mm/damon/admin/kdamonds
         echo +memory >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/job
+        # A file of DAMON cannot be read (EBUSY) while the agent's command is in another one.
+        states() {{
+            for state in $kdamonds/*/state; do
+                for _ in $(seq 200); do cat $state 2>/dev/null && break; sleep 0.05; done
+            done
+        }}
         config() {{
             printf '[migrate]\nactuator = "damos"\n[policy]\npingpong_window_s = 3.0\n%s\n' "$1" >config.toml
         }}
@@ -46,10 +52,10 @@ fn script() -> String {
         kill -HUP $agent
         sleep 30
         {agent} detach --json job >left.json
-        cat $kdamonds/*/state >detached.txt
+        states >detached.txt
         {agent} attach --name again /job
         sleep 6
-        cat $kdamonds/*/state >on.txt
+        states >on.txt
         kill -9 $agent; wait $agent || [ $? -eq 137 ]
         cp $kdamonds/nr_kdamonds killed.txt
         start

@@ -10,6 +10,7 @@ use std::{
 use super::{
     cadence::Intervals,
     grid::{Grid, Target},
+    layout::{SPARES, lay},
     sysfs::{DamonError, Ops},
 };
 use crate::{host::tree::patiently, units::Pid};
@@ -21,6 +22,8 @@ pub struct Kdamond {
     sampling: Duration,
     /// Targets and regions as its files have them.
     written: Vec<Target>,
+    /// Empty targets that it may have: only `fvaddr` leaves them empty.
+    spares: usize,
     /// Its number in sysfs.
     pub number: usize,
 }
@@ -30,21 +33,22 @@ impl Kdamond {
     /// it.
     pub(super) fn new(admin: &Path, number: usize) -> Self {
         let folder = admin.join("kdamonds").join(number.to_string());
-        Self { folder, sampling: Duration::from_secs(2), written: Vec::new(), number }
+        Self { folder, sampling: Duration::from_secs(2), written: Vec::new(), spares: 0, number }
     }
 
     /// Gives it its context, with an operations set.
-    pub(super) fn prepare(&self, ops: Ops) -> Result<(), DamonError> {
+    pub(super) fn prepare(&mut self, ops: Ops) -> Result<(), DamonError> {
+        self.spares = if ops == Ops::Fvaddr { SPARES } else { 0 };
         write(&self.file("contexts/nr_contexts"), 1)?;
         write(&self.context("operations"), ops)
     }
 
     /// Writes targets, regions and intervals; it must be stopped. Of the regions, two files each, those that are there
-    /// already are not written again.
+    /// already are not written again. Gives the targets as the kernel numbers them.
     ///
     /// # Errors
     /// The file and value that the kernel refused.
-    pub fn configure(&mut self, grid: &Grid, intervals: &Intervals) -> Result<(), DamonError> {
+    pub fn configure(&mut self, grid: &Grid, intervals: &Intervals) -> Result<Vec<Target>, DamonError> {
         self.sampling = intervals.sampling;
         let attrs = self.context("monitoring_attrs");
         write(&attrs.join("intervals/sample_us"), intervals.sampling.as_micros())?;
@@ -58,12 +62,13 @@ impl Kdamond {
         let targets = self.context("targets");
         // Unknown, should a write fail.
         let mut before = std::mem::take(&mut self.written);
-        if before.len() != grid.targets.len() {
+        let laid = lay(&before, &grid.targets, self.spares);
+        if before.len() != laid.len() {
             // Which makes all of them anew.
-            write(&targets.join("nr_targets"), grid.targets.len())?;
-            before = grid.targets.iter().map(|_| Target { pid: None, ranges: Vec::new() }).collect();
+            write(&targets.join("nr_targets"), laid.len())?;
+            before = laid.iter().map(|_| Target { pid: None, ranges: Vec::new() }).collect();
         }
-        for (number, (target, before)) in grid.targets.iter().zip(&before).enumerate() {
+        for (number, (target, before)) in laid.iter().zip(&before).enumerate() {
             let folder = targets.join(number.to_string());
             if let Some(pid) = target.pid.filter(|pid| before.pid != Some(*pid)) {
                 write(&folder.join("pid_target"), pid)?;
@@ -81,8 +86,8 @@ impl Kdamond {
                 write(&region.join("end"), range.end)?;
             }
         }
-        self.written.clone_from(&grid.targets);
-        Ok(())
+        self.written.clone_from(&laid);
+        Ok(laid)
     }
 
     /// Starts it and gives its thread's pid.

@@ -2,6 +2,7 @@
 //! sampling interval and reports, once an aggregation, how often it found the region accessed.
 //!
 //! * [`grid`] decides which regions to ask for: what is populated, on a grid fine enough to find small hot blocks.
+//! * `layout` spreads those over DAMON's targets, so that little is written when they change.
 //! * [`sysfs`] writes that to `/sys/kernel/mm/damon/admin` and starts and stops the kernel's thread (*kdamond*).
 //! * [`cadence`] decides how often to look: densely while things change, rarely at rest, never over a share of a CPU.
 //! * [`snapshot`] turns the aggregations, which arrive through our eBPF program, into touches.
@@ -18,6 +19,7 @@
 pub mod cadence;
 pub mod grid;
 pub mod kdamond;
+mod layout;
 pub mod movers;
 pub mod owner;
 pub mod schemes;
@@ -209,7 +211,7 @@ fn restart(
 ) -> Result<Generation, DamonError> {
     sysfs.monitor.stop()?;
     let grid = Grid::plan(&targets, max_regions);
-    sysfs.monitor.configure(&grid, &intervals)?;
+    let targets = sysfs.monitor.configure(&grid, &intervals)?;
     let kdamond = owner.start(&mut sysfs.monitor)?;
     Ok(Generation { kdamond, targets, intervals, regions: grid.regions(), since: Instant::now() })
 }

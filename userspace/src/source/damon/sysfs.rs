@@ -162,7 +162,7 @@ impl Sysfs {
             }
         }
         sysfs.monitor.prepare(ops)?;
-        sysfs.movers.values().try_for_each(|mover| mover.prepare(Ops::Paddr))?;
+        sysfs.movers.values_mut().try_for_each(|mover| mover.prepare(Ops::Paddr))?;
         Ok(sysfs)
     }
 

@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     Grid, Intervals, Target,
+    layout::SPARES,
     movers::{Gain, Movers, Round, Work},
     owner::Owner,
     schemes::{Action, Scheme, Stats},
@@ -66,7 +67,7 @@ impl Tree {
             tree.put(&at("contexts/nr_contexts"), "0");
             let context = |file: &str| at(&format!("contexts/0/{file}"));
             tree.put(&context("avail_operations"), ops);
-            for file in ["operations", "schemes/nr_schemes", "targets/nr_targets", "targets/0/pid_target"] {
+            for file in ["operations", "schemes/nr_schemes", "targets/nr_targets"] {
                 tree.put(&context(file), "0");
             }
             for file in
@@ -74,10 +75,12 @@ impl Tree {
             {
                 tree.put(&context(&format!("monitoring_attrs/{file}")), "0");
             }
-            tree.put(&context("targets/0/regions/nr_regions"), "0");
-            for region in 0..8 {
-                for file in ["start", "end"] {
-                    tree.put(&context(&format!("targets/0/regions/{region}/{file}")), "0");
+            for target in 0..=SPARES {
+                let of = |file: &str| context(&format!("targets/{target}/{file}"));
+                tree.put(&of("pid_target"), "0");
+                tree.put(&of("regions/nr_regions"), "0");
+                for region in 0..8 {
+                    ["start", "end"].iter().for_each(|file| tree.put(&of(&format!("regions/{region}/{file}")), "0"));
                 }
             }
             for file in SCHEME.into_iter().filter(|file| has(file)) {
@@ -280,10 +283,11 @@ fn regions_that_stand_in_the_files_are_not_written_again() {
     monitor.configure(&grid(&[(0, 2), (8, 9)]), &intervals(100)).unwrap();
     assert_eq!(written(&tree), ["mark"; 3]);
     assert_eq!(tree.text("kdamonds/0/contexts/0/monitoring_attrs/intervals/sample_us"), "100000");
-    monitor.configure(&grid(&[(0, 2), (9, 10)]), &intervals(100)).unwrap();
-    assert_eq!(written(&tree), ["mark".into(), "mark".into(), (9 * BLOCK).to_string()]);
-    // Another number of them: the kernel makes all anew.
-    mark(&tree);
+    // What is more goes into an empty target; what is gone takes its target's files along, and the rest takes their place.
+    monitor.configure(&grid(&[(0, 2), (8, 10)]), &intervals(100)).unwrap();
+    let more = |tree: &Tree| tree.text("kdamonds/0/contexts/0/targets/1/regions/0/start");
+    assert_eq!((written(&tree), more(&tree)), (["mark"; 3].map(String::from), (9 * BLOCK).to_string()));
     monitor.configure(&grid(&[(0, 2)]), &intervals(100)).unwrap();
     assert_eq!(written(&tree), ["0".into(), BLOCK.to_string(), "mark".into()]);
+    assert_eq!(tree.text("kdamonds/0/contexts/0/targets/nr_targets"), (1 + SPARES).to_string());
 }

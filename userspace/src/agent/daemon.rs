@@ -43,6 +43,10 @@ const LOOK: Duration = Duration::from_secs(3);
 /// The state is shown again after so many times the time that showing it took: orders, however many, cost a fifth of
 /// the agent's time at the most (ours).
 const SHARE: u32 = 4;
+/// While nobody has looked for [`UNSEEN`], what time changes is shown this often; what an order or a job's coming or going
+/// changes is shown at once.
+const LEISURE: Duration = Duration::from_secs(4);
+const UNSEEN: Duration = Duration::from_secs(30);
 
 /// How an agent serves.
 #[derive(Clone, Debug, Default)]
@@ -73,8 +77,11 @@ struct Daemon {
     let_go: BTreeSet<Pid>,
     /// Something has changed since the state was last shown.
     stale: bool,
-    /// When it may be shown next.
+    /// When it may be shown next, and with how many jobs it was shown last.
     show_from: Instant,
+    shown_jobs: usize,
+    /// When somebody was last seen to have looked at it.
+    seen: Instant,
     /// Answers that go out once what came of them is shown.
     answers: Vec<Last>,
 }
@@ -103,6 +110,8 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         let_go: BTreeSet::new(),
         stale: true,
         show_from: Instant::now(),
+        shown_jobs: 0,
+        seen: Instant::now(),
         answers: Vec::new(),
     };
     let mut last = Vec::new();
@@ -115,11 +124,12 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         if daemon.looks() {
             wait = wait.min(LOOK);
         }
-        if daemon.stale {
-            wait = wait.min(daemon.show_from.saturating_duration_since(Instant::now()));
+        if let Some(at) = daemon.shows_at() {
+            wait = wait.min(at.saturating_duration_since(Instant::now()));
         }
         match events.recv_timeout(wait) {
             Ok(Event::Order { peer, request, reply }) => {
+                daemon.seen = Instant::now();
                 daemon.order(&peer, request, &reply);
                 due = due.min(Instant::now() + daemon.agent.interval());
             }
@@ -161,17 +171,26 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
 }
 
 impl Daemon {
+    /// When the state is to be shown next; `None` where the last one still holds.
+    fn shows_at(&self) -> Option<Instant> {
+        let unasked = self.answers.is_empty() && self.agent.jobs.iter().count() == self.shown_jobs;
+        let at_leisure = unasked && self.seen.elapsed() > UNSEEN;
+        self.stale.then(|| self.show_from + if at_leisure { LEISURE } else { Duration::ZERO })
+    }
+
     /// Shows what has changed, where it is time, and gives the answers that waited for it.
     fn show(&mut self) {
         let start = Instant::now();
-        if !self.stale || start < self.show_from {
+        if self.shows_at().is_none_or(|at| start < at) {
             return;
         }
         let mut status = self.agent.status();
         (status.config, status.until_idle) = (self.serving.config.clone(), self.serving.until_idle);
         status.paused = self.paused;
-        self.board.show(status, self.readers);
-        self.stale = false;
+        if self.board.show(status, self.readers) {
+            self.seen = start;
+        }
+        (self.stale, self.shown_jobs) = (false, self.agent.jobs.iter().count());
         self.show_from = Instant::now() + start.elapsed() * SHARE;
         self.answers.drain(..).for_each(|(reply, answer)| reply.send(answer));
     }

@@ -64,8 +64,9 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub struct Board {
     shown: Mutex<Shown>,
-    /// Whether a state with jobs was written once.
+    /// Whether a state with jobs was written once, and whether somebody looked at the last one.
     written: AtomicBool,
+    seen: AtomicBool,
 }
 
 #[derive(Debug, Default, Clone)]
@@ -75,13 +76,14 @@ struct Shown {
 }
 
 impl Board {
-    /// Shows a new state, to root and to the members of `readers`.
-    pub fn show(&self, status: Status, readers: Option<u32>) {
+    /// Shows a new state, to root and to the members of `readers`. Tells whether somebody looked at the one before.
+    pub fn show(&self, status: Status, readers: Option<u32>) -> bool {
         if !status.jobs.is_empty() && !self.written.swap(true, Ordering::Relaxed) {
             // The code for it is read from disk when it first runs: now, and not while somebody waits for an answer.
             drop(serde_json::to_vec(&status));
         }
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Shown { status: Arc::new(status), readers };
+        self.seen.swap(false, Ordering::Relaxed)
     }
 
     /// The state last shown.
@@ -90,6 +92,7 @@ impl Board {
     }
 
     fn shown(&self) -> Shown {
+        self.seen.store(true, Ordering::Relaxed);
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

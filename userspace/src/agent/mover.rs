@@ -107,16 +107,19 @@ impl Mover {
         outcomes
     }
 
-    /// The budget follows the speed of the last plan, half of the way at a time.
     fn learn(&mut self, took: Duration) {
-        if self.moved_bytes > 0 {
-            let in_horizon = self.moved_bytes as f64 * HORIZON.as_secs_f64() / took.as_secs_f64().max(1e-3);
-            // A plan smaller than the budget says that this much can be moved, not that no more can.
-            let bound = (self.budget * 2) as f64;
-            self.budget = ((self.budget as f64 + in_horizon.min(bound)) / 2.0) as u64;
-            self.budget = self.budget.max(LEAST_BUDGET);
-        }
+        self.budget = next_budget(self.budget, self.moved_bytes, took);
     }
+}
+
+/// The budget follows the speed of the last plan, half of the way at a time; less after a plan that was a small part of it,
+/// whose time is that of a call and not of the pages.
+fn next_budget(budget: u64, moved_bytes: u64, took: Duration) -> u64 {
+    let (last, moved) = (budget as f64, moved_bytes as f64);
+    let in_horizon = moved * HORIZON.as_secs_f64() / took.as_secs_f64().max(1e-3);
+    // A plan smaller than the budget says that this much can be moved, not that no more can.
+    let weight = (moved / last).min(1.0) / 2.0;
+    ((last + weight * (in_horizon.min(2.0 * last) - last)) as u64).max(LEAST_BUDGET)
 }
 
 impl Mover {
@@ -133,5 +136,19 @@ impl Mover {
 impl Drop for Mover {
     fn drop(&mut self) {
         self.halt();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_follows_plans_that_fill_it_and_hardly_one_of_a_few_pages() {
+        let after = |moved: u64, ms: u64| next_budget(64 << 20, moved << 20, Duration::from_millis(ms)) >> 20;
+        assert_eq!((after(64, 2000), after(64, 250), after(0, 5)), (48, 96, 64), "slower, faster, nothing");
+        let few = next_budget(64 << 20, 2 * PAGE, Duration::from_millis(7));
+        assert!(few >> 20 == 63, "a call of 7 ms says nothing of 64 MiB: {few}");
+        assert_eq!(next_budget(LEAST_BUDGET, LEAST_BUDGET, Duration::from_secs(60)), LEAST_BUDGET);
     }
 }

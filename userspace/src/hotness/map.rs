@@ -199,7 +199,7 @@ impl HeatMap {
         // The order within an aggregation means nothing; sorted, its sums are the same to the last bit.
         open.sort_by(|a, b| a.range.cmp(&b.range).then(a.weight.total_cmp(&b.weight)));
         let decay = process.decay(&self.params);
-        for (block, weight) in means(&open) {
+        for (block, weight, _) in means(&open) {
             process.cell_mut(block).looked(weight, now_ms, &decay);
         }
         if let Some(last_ms) = process.last_ms {
@@ -243,22 +243,25 @@ impl Process {
     }
 }
 
-/// The mean weight of each block that sorted touches cover, weighted by overlap.
-pub(super) fn means(touches: &[Touch]) -> Vec<(u64, f32)> {
-    let mut parts: Vec<(u64, f64, u64)> = Vec::new();
+/// The mean weight of each block that sorted touches cover, weighted by overlap, and how many blocks they cover alike.
+pub(super) fn means(touches: &[Touch]) -> Vec<(u64, f32, f32)> {
+    let mut parts: Vec<(u64, f64, u64, f64)> = Vec::new();
     for touch in touches {
         let weight = f64::from(touch.weight.min(1.0));
+        let alike = (touch.range.bytes() as f64 / BLOCK as f64).max(1.0);
         parts.extend(touch.range.blocks().filter_map(|block| {
             let bytes = overlap(block, &touch.range);
-            (bytes > 0).then_some((block, weight * bytes as f64, bytes))
+            (bytes > 0).then_some((block, weight * bytes as f64, bytes, alike * bytes as f64))
         }));
     }
     parts.sort_by_key(|part| part.0);
     parts
         .chunk_by(|a, b| a.0 == b.0)
         .map(|parts| {
-            let (sum, bytes) = parts.iter().fold((0.0, 0), |(sum, bytes), part| (sum + part.1, bytes + part.2));
-            (parts[0].0, (sum / bytes as f64) as f32)
+            let add =
+                |sum: (f64, u64, f64), part: &(_, f64, u64, f64)| (sum.0 + part.1, sum.1 + part.2, sum.2 + part.3);
+            let (sum, bytes, alike): (f64, u64, f64) = parts.iter().fold((0.0, 0, 0.0), add);
+            (parts[0].0, (sum / bytes as f64) as f32, (alike / bytes as f64) as f32)
         })
         .collect()
 }

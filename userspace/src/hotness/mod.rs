@@ -8,6 +8,7 @@
 
 mod cell;
 mod map;
+mod neighbours;
 pub mod scattered;
 mod turns;
 mod usage;
@@ -55,6 +56,10 @@ pub struct Outlook {
     pub used: f32,
     /// The variance of that; infinite while too little is known.
     pub doubt: f32,
+    /// The part of `doubt` that comes of sampling alone.
+    pub noise: f32,
+    /// Blocks that one sample stands for, this one among them: their noise is the same.
+    pub alike: f32,
     /// Seconds that it is expected to last.
     pub stay_s: f32,
     /// Use in the coming part of a step, where steps are long and the block's part in them is known.
@@ -64,7 +69,7 @@ pub struct Outlook {
 impl Default for Outlook {
     /// Nothing is known.
     fn default() -> Self {
-        Self { used: 0.0, doubt: f32::INFINITY, stay_s: 0.0, soon: None }
+        Self { used: 0.0, doubt: f32::INFINITY, noise: 0.0, alike: 1.0, stay_s: 0.0, soon: None }
     }
 }
 
@@ -97,6 +102,7 @@ impl HeatView {
         for region in &mut self.regions {
             region.outlook = usage.outlook(region.pid, region.range.start / BLOCK, self.at);
         }
+        neighbours::agree(&mut self.regions);
     }
 
     /// Fills in which single pages of each region are hot.

@@ -4,8 +4,8 @@
 //! samples says that it is worth a move. Where such hits come, the page tables are asked, which have a bit for each page:
 //! the accessed bits of the blocks in question are taken away, and read a while later.
 //!
-//! **Rule** (ours). A *suspect* is a block on the lower tier with less heat than [`DENSE`], which one hit in the five
-//! samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a hundredth of them, were found
+//! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
+//! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a hundredth of them, were found
 //! accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at a time and the others the
 //! next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a block in which more than
 //! [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A block with hot pages
@@ -97,7 +97,7 @@ impl Scattered {
         self.known.retain(|_, found| now.saturating_duration_since(found.at) < KEEP);
         let below = |region: &Region| {
             let on = region.on.iter().filter(|(node, _)| is_lower(**node)).map(|(_, bytes)| bytes).sum::<u64>();
-            2 * on > region.resident()
+            2 * on > region.resident() && on > u64::from(SPARSE) * PAGE
         };
         let suspect = |region: &&Region| region.unmovable == 0 && region.heat < DENSE && below(region);
         let suspects: Vec<&Region> = view.regions.iter().filter(suspect).collect();

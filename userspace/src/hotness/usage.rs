@@ -44,6 +44,8 @@ const FIRST_S: f32 = 1.0;
 const MOST_S: f32 = 10.0;
 /// Without an aggregation for so many of the usual spacings no monitor looks.
 const SPACINGS: u32 = 3;
+/// What so many aggregations did not look at was not there. One aggregation may be taken for two.
+const MISSED: u64 = 4;
 /// Samples a second until another number is told.
 const SAMPLES_PER_S: f32 = 20.0;
 /// Blocks kept for one job.
@@ -63,6 +65,8 @@ pub struct Usage {
     last: Option<Instant>,
     spacing: Duration,
     monitored: bool,
+    /// Aggregations so far.
+    count: u64,
     swept: Instant,
     /// Steps counted by the learned period, and when the next one begins.
     steps: u64,
@@ -76,7 +80,10 @@ struct Block {
     value: Value,
     /// When in a step it is used, while steps are long.
     turns: Option<Box<Turns>>,
-    /// The last aggregation that looked at it, in seconds since the usage was made.
+    /// Blocks that the monitor looked at as one with it, and it.
+    alike: f32,
+    /// The last aggregation that looked at it: its number, and its time in seconds since the usage was made.
+    seen: u64,
     looked: f64,
 }
 
@@ -93,6 +100,7 @@ impl Usage {
             last: None,
             spacing: Duration::from_secs(1),
             monitored: false,
+            count: 0,
             swept: now,
             steps: 0,
             next: None,
@@ -151,12 +159,12 @@ impl Usage {
 
     /// What is expected of a block.
     pub fn outlook(&self, pid: Pid, block: u64, now: Instant) -> Outlook {
-        let Some(Block { value, turns, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
+        let Some(Block { value, turns, alike, .. }) = self.blocks.get(&(pid, block)) else { return Outlook::default() };
         let soon = self.phase(now).zip(turns.as_ref()).zip(self.long_s);
         let soon = soon.and_then(|((phase, turns), step_s)| turns.soon(phase, step_s, self.common.samples));
         let now = now.saturating_duration_since(self.made).as_secs_f64();
         let (doubt, stay_s) = (value.doubt(&self.common), value.stay(now, self.common.phase));
-        Outlook { used: value.mean, doubt, stay_s, soon }
+        Outlook { used: value.mean, doubt, noise: value.noise(), alike: *alike, stay_s, soon }
     }
 
     /// Drops a process that has ended.
@@ -182,6 +190,7 @@ impl Usage {
         let now = at.saturating_duration_since(self.made).as_secs_f64();
         let passed = self.last.map(|last| at.saturating_duration_since(last));
         let seconds = passed.map_or(FIRST_S, |passed| passed.as_secs_f32()).clamp(1e-3, MOST_S);
+        self.count += u64::from(!open.is_empty());
         let sample = Sample::of(self.blocks.len());
         let mut touched: Vec<u64> = self.faulted.drain().filter(|&address| sample.has(address)).collect();
         let mut sums = (0.0, 0.0);
@@ -190,7 +199,7 @@ impl Usage {
         let middle = self.long_s.zip(self.phase(at - half));
         for of in open.chunk_by(|a, b| a.pid == b.pid) {
             let pid = of[0].pid;
-            for (block, weight) in means(of) {
+            for (block, weight, alike) in means(of) {
                 if weight > 0.0 && sample.has(address(pid, block)) {
                     touched.push(address(pid, block));
                 }
@@ -199,19 +208,20 @@ impl Usage {
                     continue;
                 }
                 let known = self.blocks.entry((pid, block)).or_default();
-                // What nobody looked at for some aggregations was not there.
-                let gone = now - known.looked > f64::from(SPACINGS) * self.spacing.as_secs_f64().max(seconds.into());
-                if known.looked == 0.0 || gone {
-                    if known.looked > 0.0 {
+                let mut lived = seconds;
+                if known.seen + MISSED >= self.count && known.seen > 0 {
+                    lived = ((now - known.looked) as f32).clamp(seconds, MOST_S);
+                } else {
+                    if known.seen > 0 {
                         known.value.died(known.looked);
                     }
                     known.value.born(now - f64::from(seconds));
                 }
-                known.looked = now.max(f64::MIN_POSITIVE);
+                (known.seen, known.looked, known.alike) = (self.count, now, alike);
                 if let Some((step_s, phase)) = middle {
                     known.turns.get_or_insert_default().observe(phase, seconds, step_s, weight);
                 }
-                let ended = known.value.observe(now, seconds, weight * seconds, &self.common, 2.0 * MOVE_COST_S);
+                let ended = known.value.observe(now, lived, weight * lived, &self.common, 2.0 * MOVE_COST_S);
                 if let Some(phase) = ended {
                     self.common.ended(phase);
                 }

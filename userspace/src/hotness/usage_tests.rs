@@ -78,6 +78,29 @@ fn what_becomes_hot_or_cold_shows_within_seconds_and_its_stay_grows() {
 }
 
 #[test]
+fn events_that_come_in_two_parts_and_a_monitor_that_is_aimed_anew_end_no_life() {
+    let mut bench = Bench::new();
+    for second in 0..60 {
+        // Nobody looks for four seconds; and the two halves of what is seen then come far apart.
+        bench.now += Duration::from_secs(if second % 10 == 9 { 4 } else { 1 });
+        let touch = |block: u64, at: Instant| Touch {
+            pid: JOB,
+            range: Range::new(block * BLOCK, (block + 1) * BLOCK),
+            kind: TouchKind::Access,
+            weight: 0.5,
+            at,
+        };
+        bench.usage.observe(&[touch(0, bench.now)], bench.now);
+        let late = bench.now + Duration::from_millis(80);
+        bench.usage.observe(&[touch(1, late)], late + 2 * LATE);
+    }
+    for block in [0, 1] {
+        let outlook = bench.outlook(block);
+        assert!((outlook.used - 0.5).abs() < 0.01 && outlook.stay_s > 60.0, "{block}: {outlook:?}");
+    }
+}
+
+#[test]
 fn nothing_is_known_of_what_nobody_looked_at_or_that_has_gone() {
     let mut bench = Bench::new();
     assert!(!bench.outlook(0).is_known());

@@ -33,8 +33,9 @@
 //! ```
 //!
 //! Where use is a share of `n` samples a second and no count, a window's variance is no less than `p (1 - p) / (n w)`
-//! either, and the mean of a change that was seen for `t` seconds is in doubt by `p (1 - p) / (n t)` until windows have
-//! taken its place.
+//! either, and the mean of `t` seconds is in doubt by no less than `p (1 - p) / (n t)`. That part is *noise*: no two
+//! regions share it. What comes after a change is averaged with what was seen of that, until they are a window. Excess that
+//! may be another change, and is not yet enough to be one, is in doubt with its square.
 //!
 //! **Stay.** A value after a change is expected to last as long as it has lasted, or as long as what rose in the job
 //! before stayed up (its *phase*: until a value fell to less than half), less what has passed. One that has not changed
@@ -83,13 +84,20 @@ impl Common {
         self.dispersion += (seconds / SLOWLY).min(1.0) * (dispersion - self.dispersion);
     }
 
-    /// Variance of a mean over `seconds` that comes of sampling alone.
+    /// Variance of a mean over `seconds` that comes of sampling alone: as if one sample more had found it used, and one
+    /// more not (Agresti and Coull, The American Statistician 52, 1998), since none and all are chance too.
     fn sampling(&self, mean: f32, seconds: f32) -> f32 {
         if self.samples == 0.0 {
             return 0.0;
         }
-        let share = mean.clamp(0.0, 1.0);
-        share * (1.0 - share) / (self.samples * seconds)
+        let n = self.samples * seconds;
+        let share = (mean.clamp(0.0, 1.0) * n + 1.0) / (n + 2.0);
+        share * (1.0 - share) / n
+    }
+
+    /// What one sample a second is of all; 0 where use is counted. One by chance begins no change.
+    fn one_sample(&self) -> f32 {
+        if self.samples > 0.0 { 1.0 / self.samples } else { 0.0 }
     }
 
     /// Takes in for how long a region was much used, until now.
@@ -109,8 +117,12 @@ pub struct Value {
     pub mean: f32,
     /// Of the windows.
     pub variance: f32,
-    /// What the mean of a change still adds to the doubt.
-    first_doubt: f32,
+    /// Variance of the mean that comes of sampling alone.
+    noise: f32,
+    /// Whether the window under way is the one that began with the change.
+    fresh: bool,
+    /// The square of the excess that may be a change, while one is suspected.
+    pending: f32,
     /// Windows behind the mean; after a change the change itself counts for some.
     windows: f32,
     /// Length of the window under way, what it brought so far, and how long the region has lived in it.
@@ -183,20 +195,25 @@ impl Value {
             let begun = now - f64::from(seconds);
             (self.window, self.windows, self.begun, self.gain, self.lived) = (window, 0.0, begun, 0.0, 0.0);
             (self.over, self.under) = (Sum::default(), Sum::default());
-            (self.changed, self.up) = (false, false);
+            (self.changed, self.up, self.fresh) = (false, false, false);
         }
         self.gain += gain;
         self.lived += seconds;
         let expected = self.mean * seconds;
         let variance = self.variance.max(of.sampling(self.mean, window));
-        let slack = if variance > 0.0 { SLACK * variance.sqrt() * seconds } else { 0.0 };
+        let deviation = if variance > 0.0 { variance.sqrt() } else { 0.0 };
+        let slack = SLACK * deviation.max(of.one_sample()) * seconds;
         self.over.add(gain - expected - slack, seconds);
         self.under.add(expected - gain - slack, seconds);
         // What speaks for a change comes to half of two moves, or to less where such a phase has brought more before.
         let enough = |sum: &Sum| sum.sum > 0.0 && sum.sum * (1.0 + of.phase * sum.sum / (sum.time * swap)) > 0.5 * swap;
         let suspected = enough(&self.over) || enough(&self.under);
+        self.pending = 0.0;
         if suspected {
+            let excess = |sum: &Sum| if enough(sum) { sum.sum / sum.time } else { 0.0 };
+            self.pending = if of.samples > 0.0 { excess(&self.over).max(excess(&self.under)).powi(2) } else { 0.0 };
             let deviation = self.spread(of).sqrt();
+            let ignored = if of.samples > 0.0 { slack / seconds } else { 0.0 };
             // All of a step's use may come at once, and late.
             let due = of.step.map_or(0.0, |_| LATE * self.mean * window) + EVENTS * of.dispersion * window;
             let limit = |sum: &Sum| {
@@ -205,25 +222,28 @@ impl Value {
             };
             if self.over.sum > limit(&self.over) {
                 let (excess, seen) = self.over.mean();
-                return self.change(now, self.mean + excess, self.over.time, of.sampling(self.mean + excess, seen));
+                return self.change(now, self.mean + excess + ignored, seen, self.over.time, of);
             }
             if self.under.sum > limit(&self.under) {
                 let (excess, seen) = self.under.mean();
-                let mean = (self.mean - excess).max(0.0);
-                return self.change(now, mean, self.under.time, of.sampling(mean, seen));
+                return self.change(now, (self.mean - excess - ignored).max(0.0), seen, self.under.time, of);
             }
+        }
+        if self.fresh {
+            self.mean = self.gain / self.lived;
+            self.noise = of.sampling(self.mean, self.lived);
         }
         // A change would be taken for noise in a window that it fell into.
         let waits = suspected && of.step.is_none();
         if now - self.begun >= f64::from(if waits { WAIT * window } else { window }) {
-            self.close(now);
+            self.close(now, of);
         }
         None
     }
 
-    /// Another mean, in doubt by `doubt`, for as long as that has lasted. Returns how long the region was up, where that has
-    /// ended.
-    fn change(&mut self, now: f64, mean: f32, lasted: f32, doubt: f32) -> Option<f32> {
+    /// Another mean, of the last `seen` seconds, for as long as that has lasted. Returns how long the region was up, where
+    /// that has ended.
+    fn change(&mut self, now: f64, mean: f32, seen: f32, lasted: f32, of: &Common) -> Option<f32> {
         let (rises, was_up) = (mean > self.mean, self.up || !self.changed);
         let is_up = rises || was_up && mean > 0.5 * self.mean;
         let stayed = ((now - self.since) as f32 - lasted).max(0.0);
@@ -231,31 +251,38 @@ impl Value {
         if !(if rises { self.up } else { is_up }) {
             self.since = now - f64::from(lasted);
         }
-        (self.mean, self.variance, self.windows, self.first_doubt) = (mean, 0.0, 3.0, doubt);
-        (self.changed, self.up) = (true, is_up);
-        (self.begun, self.gain, self.lived) = (now, 0.0, 0.0);
-        (self.over, self.under) = (Sum::default(), Sum::default());
+        (self.mean, self.variance, self.windows) = (mean, 0.0, 3.0);
+        self.noise = of.sampling(mean, seen);
+        (self.changed, self.up, self.fresh) = (true, is_up, of.samples > 0.0);
+        (self.begun, self.gain, self.lived) =
+            if self.fresh { (now - f64::from(seen), mean * seen, seen) } else { (now, 0.0, 0.0) };
+        (self.over, self.under, self.pending) = (Sum::default(), Sum::default(), 0.0);
         (was_up && !is_up).then_some(stayed)
     }
 
-    fn close(&mut self, now: f64) {
+    fn close(&mut self, now: f64, of: &Common) {
         let mean = self.gain / self.lived;
-        self.windows += 1.0;
+        self.windows += f32::from(u8::from(!self.fresh));
         if self.windows == 1.0 {
-            (self.mean, self.variance, self.first_doubt) = (mean, 0.0, 0.0);
-        } else {
+            (self.mean, self.variance, self.noise) = (mean, 0.0, of.sampling(mean, self.lived));
+        } else if !std::mem::take(&mut self.fresh) {
             let weight = NEWEST.max(1.0 / self.windows);
             let off = mean - self.mean;
             self.mean += weight * off;
             self.variance = (1.0 - weight) * (self.variance + weight * off * off);
-            self.first_doubt *= (1.0 - weight) * (1.0 - weight);
+            let newest = weight * weight * of.sampling(self.mean, self.lived);
+            self.noise = (1.0 - weight) * (1.0 - weight) * self.noise + newest;
         }
         (self.begun, self.gain, self.lived) = (now, 0.0, 0.0);
     }
 
     fn spread(&self, of: &Common) -> f32 {
-        let events = of.dispersion * (self.mean + of.dispersion / self.windows.max(1.0));
-        self.variance.max(events).max(of.sampling(self.mean, self.window.max(f32::MIN_POSITIVE)))
+        self.variance.max(self.events(of)).max(of.sampling(self.mean, self.window.max(f32::MIN_POSITIVE)))
+    }
+
+    /// Variance of windows by what the job's are.
+    fn events(&self, of: &Common) -> f32 {
+        of.dispersion * (self.mean + of.dispersion / self.windows.max(1.0))
     }
 
     /// The variance of the mean, infinite where too little is known to have one.
@@ -265,7 +292,12 @@ impl Value {
             return f32::INFINITY;
         }
         let few = (windows - 1.0) / (windows - 2.0);
-        self.spread(of) / windows * few * few + self.first_doubt
+        (self.variance.max(self.events(of)) / windows * few * few).max(self.noise) + self.pending
+    }
+
+    /// The part of [`Value::doubt`] that comes of sampling this region and no other.
+    pub fn noise(&self) -> f32 {
+        self.noise
     }
 
     /// Whether anything is known.
@@ -282,110 +314,5 @@ impl Value {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SWAP: f32 = 0.6;
-
-    /// So many intervals of a second with these gains; what ended in them.
-    fn after(value: &mut Value, from: u32, gains: impl IntoIterator<Item = f32>, step: Option<f32>) -> (f64, Vec<f32>) {
-        let (mut now, mut ended) = (f64::from(from), Vec::new());
-        let of = Common { step, ..Common::default() };
-        for gain in gains {
-            now += 1.0;
-            ended.extend(value.observe(now, 1.0, gain, &of, SWAP));
-        }
-        (now, ended)
-    }
-
-    #[test]
-    fn over_whole_steps_it_does_not_matter_when_a_region_is_used() {
-        let value = |at: usize| {
-            let mut value = Value::default();
-            value.born(0.0);
-            after(&mut value, 0, (0..200).map(|second| if second % 20 == at { 0.1 } else { 0.0 }), Some(20.0));
-            (value.mean, value.doubt(&Common::default()))
-        };
-        assert_eq!(value(0), value(19));
-        assert!((value(7).0 - 0.005).abs() < 1e-7 && value(7).1 < 1e-12, "{:?}", value(7));
-    }
-
-    #[test]
-    fn a_change_shows_when_it_comes_to_a_move_and_starts_a_new_stay() {
-        let mut value = Value::default();
-        value.born(0.0);
-        let (now, _) = after(&mut value, 0, [0.0; 100], None);
-        assert_eq!((value.mean, value.stay(now, 0.0)), (0.0, STAY));
-        let (now, _) = after(&mut value, 100, [0.2], None);
-        assert_eq!(value.mean, 0.0, "0.2 is less than a move");
-        let (now, _) = after(&mut value, now as u32, [0.2], None);
-        assert!((value.mean - 0.2).abs() < 1e-6, "{}", value.mean);
-        assert_eq!((value.stay(now, 0.0), value.stay(now, 60.0), value.doubt(&Common::default())), (2.0, 58.0, 0.0));
-        let (now, ended) = after(&mut value, now as u32, [0.2, 0.0, 0.0], None);
-        assert!(value.mean < 1e-6 && value.stay(now, 0.0) == 2.0, "and back: {value:?}");
-        assert_eq!(ended, [3.0], "used for three seconds");
-    }
-
-    #[test]
-    fn noise_is_doubted_and_three_windows_are_the_least() {
-        let mut value = Value::default();
-        value.born(0.0);
-        after(&mut value, 0, [0.01; 20], None);
-        assert!(value.is_known() && value.doubt(&Common::default()).is_infinite());
-        after(&mut value, 20, (0..200).map(|second| if second / 10 % 2 == 0 { 0.02 } else { 0.0 }), None);
-        assert!((value.mean - 0.01).abs() < 0.002, "{}", value.mean);
-        let deviation = value.doubt(&Common::default()).sqrt();
-        assert!((0.001..0.005).contains(&deviation), "{deviation}");
-    }
-
-    #[test]
-    fn what_was_never_used_is_doubted_where_its_job_is_used_at_random() {
-        let mut value = Value::default();
-        value.born(0.0);
-        after(&mut value, 0, [0.0; 40], None);
-        assert_eq!(value.doubt(&Common::default()), 0.0);
-        let random = Common { dispersion: 0.02, ..Common::default() };
-        let one_event = 0.02 / 4.0;
-        assert!(
-            (value.doubt(&random).sqrt() / (one_event * 1.5) - 1.0).abs() < 1e-5,
-            "{}",
-            value.doubt(&random).sqrt()
-        );
-    }
-
-    #[test]
-    fn a_share_of_samples_is_in_doubt_by_how_few_they_are() {
-        let of = Common { samples: 20.0, ..Common::default() };
-        let mut value = Value::default();
-        value.born(0.0);
-        let mut now = 0.0;
-        let mut ended = 0;
-        let mut observe = |value: &mut Value, gain: f32| {
-            now += 1.0;
-            ended += u32::from(value.observe(now, 1.0, gain, &of, SWAP).is_some());
-        };
-        (0..30).for_each(|_| observe(&mut value, 0.0));
-        assert_eq!(value.doubt(&of), 0.0);
-        // It is used from now on: half of the samples find it, some seconds more than others.
-        (0..6).for_each(|_| observe(&mut value, 0.8));
-        let first = value.doubt(&of);
-        assert!((value.mean - 0.8).abs() < 1e-6 && first >= 0.16 / 20.0 / 6.0, "{value:?} {first}");
-        (0..200).for_each(|second| observe(&mut value, if second % 3 == 0 { 0.7 } else { 0.4 }));
-        assert!((value.mean - 0.5).abs() < 0.05 && value.doubt(&of) < first / 4.0, "{value:?} {}", value.doubt(&of));
-        assert_eq!(ended, 0, "such differences are no changes");
-    }
-
-    #[test]
-    fn no_stay_is_longer_than_a_life() {
-        let mut value = Value::default();
-        for life in 0..5 {
-            let from = life * 20;
-            value.born(f64::from(from));
-            after(&mut value, from, [0.01; 8], None);
-            value.died(f64::from(from) + 8.0);
-        }
-        value.born(100.0);
-        assert!((value.stay(103.0, 0.0) - 5.0).abs() < 1e-5, "{}", value.stay(103.0, 0.0));
-        assert_eq!(value.stay(120.0, 0.0), 0.0);
-    }
-}
+#[path = "value_tests.rs"]
+mod tests;

@@ -92,6 +92,8 @@ pub(super) struct Planner<'a> {
     victims: BTreeMap<NodeId, Vec<Part<'a>>>,
     /// Regions with a move in the plan; a block with bytes on both tiers is a candidate and a victim, but moves once.
     moved: BTreeSet<(Pid, Range)>,
+    /// Victims that were passed over so far.
+    passed_over: usize,
     id: u64,
     budget: u64,
     /// The traffic of the top tier, where it should not serve all.
@@ -118,6 +120,7 @@ impl<'a> Planner<'a> {
             freed: BTreeMap::new(),
             victims: BTreeMap::new(),
             moved: BTreeSet::new(),
+            passed_over: 0,
             id: budget.plan,
             budget: budget.bytes,
             balance: Balance::new(rule.spread, view, tiers),

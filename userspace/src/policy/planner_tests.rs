@@ -176,7 +176,7 @@ fn a_block_does_not_go_back_soon_unless_its_heat_changed_decisively() {
 }
 
 fn sure(used: f32, stay_s: f32) -> Outlook {
-    Outlook { used, doubt: 0.0, stay_s, soon: None }
+    Outlook { used, doubt: 0.0, stay_s, ..Outlook::default() }
 }
 
 fn used(n: u64, outlook: Outlook, on: NodeId) -> Region {
@@ -220,6 +220,15 @@ fn by_use_over_steps_a_little_more_use_for_long_is_worth_a_move_and_what_is_in_d
     assert_eq!(moves(Outlook::default()), [], "nothing is known of it");
     let by_heat = vec![whole(0, 0.02, TOP[0]), used(8, sure(0.9, 1800.0), LOW[0])];
     assert_eq!(brief(&plan_by(&STEPS, by_heat, &tiers([0, 0, 9, 9]), &none)), swap, "a victim is cold by its heat");
+}
+
+#[test]
+fn a_victim_of_which_little_is_known_does_not_keep_the_next_one() {
+    let doubtful = Outlook { doubt: 0.25, ..sure(0.1, 60.0) };
+    let hot = used(8, sure(0.8, 60.0), LOW[0]);
+    let regions = vec![used(0, doubtful, TOP[0]), used(1, sure(0.3, 60.0), TOP[0]), hot];
+    let swap = [(1, 1, 0, 2, Reason::MakeRoom), (8, 1, 2, 0, Reason::Hot)];
+    assert_eq!(brief(&plan_by(&STEPS, regions, &tiers([0, 0, 9, 9]), &Recent::default())), swap);
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use super::{Part, Planner, signed};
 use crate::units::NodeId;
 
-/// Hot victims that are passed over for one block: a plan must not look at all of them for each.
+/// Victims that are passed over for one block, and in one plan: it must not look at all of them for each.
 const PASSED_OVER: usize = 64;
+const PASSED_OVER_IN_ALL: usize = 4096;
 
 impl<'a> Planner<'a> {
     /// What may leave a node, hottest first.
@@ -33,16 +34,18 @@ impl<'a> Planner<'a> {
         let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
         let (mut chosen, mut passed_over) = (Vec::new(), 0);
         for victim in self.victims.get(&top)?.iter().rev().filter(|victim| !self.moved.contains(&victim.key())) {
-            if short <= 0 || passed_over > PASSED_OVER {
+            if short <= 0 || passed_over > PASSED_OVER || self.passed_over > PASSED_OVER_IN_ALL {
                 break;
             }
             let beats = |more: f32, less: f32| more >= less * (1.0 + self.rule.margin);
-            if !beats(candidate.worth.rank(), victim.worth.rank()) || !self.pays(&candidate, Some(victim)) {
+            if !beats(candidate.worth.rank(), victim.worth.rank()) {
                 return None;
             }
+            // One that is hot just now, or of which little is known, is no reason to keep the next.
             let (now, then) = candidate.worth.next(&victim.worth);
-            if then >= self.rule.promote_heat && !beats(now, then) {
+            if then >= self.rule.promote_heat && !beats(now, then) || !self.pays(&candidate, Some(victim)) {
                 passed_over += 1;
+                self.passed_over += 1;
                 continue;
             }
             let below = self.below(top, victim.bytes, &taken)?;

@@ -164,7 +164,7 @@ impl Usage {
         let soon = soon.and_then(|((phase, turns), step_s)| turns.soon(phase, step_s, self.common.samples));
         let now = now.saturating_duration_since(self.made).as_secs_f64();
         let (doubt, stay_s) = (value.doubt(&self.common), value.stay(now, self.common.phase));
-        Outlook { used: value.mean, doubt, noise: value.noise(), alike: *alike, stay_s, soon }
+        Outlook { used: value.expected(), doubt, noise: value.noise(&self.common), alike: *alike, stay_s, soon }
     }
 
     /// Drops a process that has ended.

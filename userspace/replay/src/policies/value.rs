@@ -35,7 +35,8 @@
 //! Where use is a share of `n` samples a second and no count, a window's variance is no less than `p (1 - p) / (n w)`
 //! either, and the mean of `t` seconds is in doubt by no less than `p (1 - p) / (n t)`. That part is *noise*: no two
 //! regions share it. What comes after a change is averaged with what was seen of that, until they are a window. Excess that
-//! may be another change, and is not yet enough to be one, is in doubt with its square.
+//! may be a change, and is not yet enough to be one, is expected to last as long as it has: a job that runs slower for a
+//! while uses all of its regions less, and what they differ by is what counts.
 //!
 //! **Stay.** A value after a change is expected to last as long as it has lasted, or as long as what rose in the job
 //! before stayed up (its *phase*: until a value fell to less than half), less what has passed. One that has not changed
@@ -121,8 +122,8 @@ pub struct Value {
     noise: f32,
     /// Whether the window under way is the one that began with the change.
     fresh: bool,
-    /// The square of the excess that may be a change, while one is suspected.
-    pending: f32,
+    /// While a change is suspected of what is sampled: its excess, and for how long it has been seen.
+    pending: Option<(f32, f32)>,
     /// Windows behind the mean; after a change the change itself counts for some.
     windows: f32,
     /// Length of the window under way, what it brought so far, and how long the region has lived in it.
@@ -208,12 +209,12 @@ impl Value {
         // What speaks for a change comes to half of two moves, or to less where such a phase has brought more before.
         let enough = |sum: &Sum| sum.sum > 0.0 && sum.sum * (1.0 + of.phase * sum.sum / (sum.time * swap)) > 0.5 * swap;
         let suspected = enough(&self.over) || enough(&self.under);
-        self.pending = 0.0;
+        self.pending = None;
         if suspected {
-            let excess = |sum: &Sum| if enough(sum) { sum.sum / sum.time } else { 0.0 };
-            self.pending = if of.samples > 0.0 { excess(&self.over).max(excess(&self.under)).powi(2) } else { 0.0 };
-            let deviation = self.spread(of).sqrt();
             let ignored = if of.samples > 0.0 { slack / seconds } else { 0.0 };
+            let (sum, sign) = if enough(&self.over) { (&self.over, 1.0) } else { (&self.under, -1.0) };
+            self.pending = (of.samples > 0.0).then(|| (sign * (sum.mean().0 + ignored), sum.time));
+            let deviation = self.spread(of).sqrt();
             // All of a step's use may come at once, and late.
             let due = of.step.map_or(0.0, |_| LATE * self.mean * window) + EVENTS * of.dispersion * window;
             let limit = |sum: &Sum| {
@@ -256,7 +257,7 @@ impl Value {
         (self.changed, self.up, self.fresh) = (true, is_up, of.samples > 0.0);
         (self.begun, self.gain, self.lived) =
             if self.fresh { (now - f64::from(seen), mean * seen, seen) } else { (now, 0.0, 0.0) };
-        (self.over, self.under, self.pending) = (Sum::default(), Sum::default(), 0.0);
+        (self.over, self.under, self.pending) = (Sum::default(), Sum::default(), None);
         (was_up && !is_up).then_some(stayed)
     }
 
@@ -292,12 +293,17 @@ impl Value {
             return f32::INFINITY;
         }
         let few = (windows - 1.0) / (windows - 2.0);
-        (self.variance.max(self.events(of)) / windows * few * few).max(self.noise) + self.pending
+        (self.variance.max(self.events(of)) / windows * few * few).max(self.noise(of))
     }
 
     /// The part of [`Value::doubt`] that comes of sampling this region and no other.
-    pub fn noise(&self) -> f32 {
-        self.noise
+    pub fn noise(&self, of: &Common) -> f32 {
+        self.pending.map_or(self.noise, |(_, seen)| of.sampling(self.expected(), seen))
+    }
+
+    /// The mean, and what may be a change of it.
+    pub fn expected(&self) -> f32 {
+        self.pending.map_or(self.mean, |(excess, _)| (self.mean + excess).max(0.0))
     }
 
     /// Whether anything is known.
@@ -309,6 +315,7 @@ impl Value {
     pub fn stay(&self, now: f64, phase: f32) -> f32 {
         let lasted = (now - self.since) as f32;
         let stay = if self.changed { lasted.max(phase - lasted) } else { lasted.max(STAY) };
+        let stay = self.pending.filter(|(excess, _)| *excess > 0.0).map_or(stay, |(_, seen)| stay.min(seen));
         if self.life > 0.0 { stay.min((self.born - now) as f32 + self.life).max(0.0) } else { stay }
     }
 }

@@ -77,9 +77,9 @@ struct Daemon {
     let_go: BTreeSet<Pid>,
     /// Something has changed since the state was last shown.
     stale: bool,
-    /// When it may be shown next, and with how many jobs it was shown last.
+    /// When it may be shown next, and with which jobs it was shown last.
     show_from: Instant,
-    shown_jobs: usize,
+    shown_jobs: Vec<u64>,
     /// When somebody was last seen to have looked at it.
     seen: Instant,
     /// Answers that go out once what came of them is shown.
@@ -110,7 +110,7 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         let_go: BTreeSet::new(),
         stale: true,
         show_from: Instant::now(),
-        shown_jobs: 0,
+        shown_jobs: Vec::new(),
         seen: Instant::now(),
         answers: Vec::new(),
     };
@@ -134,7 +134,7 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
                 due = due.min(Instant::now() + daemon.agent.interval());
             }
             Ok(Event::Reload) => {
-                daemon.stale = true;
+                (daemon.stale, daemon.seen) = (true, Instant::now());
                 match daemon.reload() {
                     Ok(said) => tracing::warn!("SIGHUP: {said}"),
                     Err(error) => tracing::warn!(error, "SIGHUP: the config is as it was"),
@@ -173,7 +173,8 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
 impl Daemon {
     /// When the state is to be shown next; `None` where the last one still holds.
     fn shows_at(&self) -> Option<Instant> {
-        let unasked = self.answers.is_empty() && self.agent.jobs.iter().count() == self.shown_jobs;
+        let unasked =
+            self.answers.is_empty() && self.agent.jobs.iter().map(|job| job.id).eq(self.shown_jobs.iter().copied());
         let at_leisure = unasked && self.seen.elapsed() > UNSEEN;
         self.stale.then(|| self.show_from + if at_leisure { LEISURE } else { Duration::ZERO })
     }
@@ -190,7 +191,7 @@ impl Daemon {
         if self.board.show(status, self.readers) {
             self.seen = start;
         }
-        (self.stale, self.shown_jobs) = (false, self.agent.jobs.iter().count());
+        (self.stale, self.shown_jobs) = (false, self.agent.jobs.iter().map(|job| job.id).collect());
         self.show_from = Instant::now() + start.elapsed() * SHARE;
         self.answers.drain(..).for_each(|(reply, answer)| reply.send(answer));
     }

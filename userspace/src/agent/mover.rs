@@ -112,13 +112,16 @@ impl Mover {
     }
 }
 
-/// The budget follows the speed of the last plan, half of the way at a time; less after a plan that was a small part of it,
-/// whose time is that of a call and not of the pages.
+/// The budget follows the speed of the last plan, half of the way at a time; less after a short plan that was a small part
+/// of it, whose time is that of a call and not of the pages.
 fn next_budget(budget: u64, moved_bytes: u64, took: Duration) -> u64 {
+    if moved_bytes == 0 {
+        return budget;
+    }
     let (last, moved) = (budget as f64, moved_bytes as f64);
     let in_horizon = moved * HORIZON.as_secs_f64() / took.as_secs_f64().max(1e-3);
     // A plan smaller than the budget says that this much can be moved, not that no more can.
-    let weight = (moved / last).min(1.0) / 2.0;
+    let weight = if took >= HORIZON { 0.5 } else { (moved / last).min(1.0) / 2.0 };
     ((last + weight * (in_horizon.min(2.0 * last) - last)) as u64).max(LEAST_BUDGET)
 }
 
@@ -148,6 +151,7 @@ mod tests {
         let after = |moved: u64, ms: u64| next_budget(64 << 20, moved << 20, Duration::from_millis(ms)) >> 20;
         assert_eq!((after(64, 2000), after(64, 250), after(0, 5)), (48, 96, 64), "slower, faster, nothing");
         let few = next_budget(64 << 20, 2 * PAGE, Duration::from_millis(7));
+        assert_eq!(after(8, 4000), 33, "slow, however little");
         assert!(few >> 20 == 63, "a call of 7 ms says nothing of 64 MiB: {few}");
         assert_eq!(next_budget(LEAST_BUDGET, LEAST_BUDGET, Duration::from_secs(60)), LEAST_BUDGET);
     }

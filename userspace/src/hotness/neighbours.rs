@@ -8,8 +8,9 @@
 //! variance `d`, each one of `a` that a sample stands for, with `k = Σ 1/a` and means weighted by `1/a`:
 //!
 //! ```text
-//! m  = mean of x                      τ² = max(0, Σ (x - m)²/a / (k - 1) - mean of d)
-//! b  = τ² / (τ² + d)                  use = b x + (1 - b) m       noise = b d + (1 - b)² · mean of d / k
+//! τ² = max(0, Σ (x - mean of x)²/a / (k - 1) - mean of d)
+//! w  = 1 / (τ² + d)                   m = Σ w x/a / Σ w/a
+//! b  = τ² / (τ² + d)                  use = b x + (1 - b) m       noise = b d + (1 - b)² / (Σ w/a)
 //! ```
 //!
 //! `τ²` is how much they differ beyond their noise. Where they do, each goes by its own samples, as without neighbours.
@@ -42,14 +43,17 @@ fn together(group: &mut [Region]) {
     if k < LEAST {
         return;
     }
-    let (mean, noise) = (sum(&|block| block.used) / k, sum(&|block| block.noise) / k);
-    let spread = sum(&|block| (block.used - mean) * (block.used - mean)) / (k - 1.0);
-    let differ = (spread - noise).max(0.0);
+    let plain = sum(&|block| block.used) / k;
+    let spread = sum(&|block| (block.used - plain) * (block.used - plain)) / (k - 1.0);
+    let differ = (spread - sum(&|block| block.noise) / k).max(0.0);
+    let weight = |block: &Outlook| 1.0 / (differ + block.noise).max(1e-9);
+    let weights = sum(&weight);
+    let mean = sum(&|block| block.used * weight(block)) / weights;
     for block in group.iter_mut().map(|region| &mut region.outlook).filter(|block| block.noise > 0.0) {
         let own = differ / (differ + block.noise);
         let other = block.doubt - block.noise;
         block.used = own * block.used + (1.0 - own) * mean;
-        block.noise = own * block.noise + (1.0 - own) * (1.0 - own) * noise / k;
+        block.noise = own * block.noise + (1.0 - own) * (1.0 - own) / weights;
         block.doubt = other + block.noise;
     }
 }

@@ -5,9 +5,9 @@
 //! the accessed bits of the blocks in question are taken away, and read a while later.
 //!
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
-//! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a hundredth of them, were found
-//! accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at a time and the others the
-//! next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a block in which more than
+//! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
+//! hundredth of them, were found accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at
+//! a time and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a block in which more than
 //! [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A block with hot pages
 //! is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!

@@ -69,6 +69,12 @@ impl Worth {
         }
     }
 
+    /// The best of victims for this one: of no worth, for sure and for ever.
+    pub fn nothing(&self) -> Self {
+        let soon = self.soon.map(|soon| Soon { used: 0.0, doubt: 0.0, next: 0.0, ..soon });
+        Self { used: 0.0, doubt: 0.0, stay_s: f32::INFINITY, proven: true, soon, heat: 0.0 }
+    }
+
     /// What is gained for sure, in seconds of full use, by bringing it up; in the place of `victim`, where one has to
     /// leave, of `n` blocks that could. Each of its `offences` halves the stay that is expected.
     pub fn gain(&self, victim: Option<&Self>, n: usize, offences: u32) -> f32 {

@@ -33,10 +33,10 @@
 //! ```
 //!
 //! Where use is a share of `n` samples a second and no count, a window's variance is no less than `p (1 - p) / (n w)`
-//! either, and the mean of `t` seconds is in doubt by no less than `p (1 - p) / (n t)`. That part is *noise*: no two
-//! regions share it. What comes after a change is averaged with what was seen of that, until they are a window. Excess that
-//! may be a change, and is not yet enough to be one, is expected to last as long as it has: a job that runs slower for a
-//! while uses all of its regions less, and what they differ by is what counts.
+//! either, and the mean of `t` seconds is in doubt by no less than `p (1 - p) / (n t)`. That part is *noise*: only
+//! regions that one sample stands for share it. What comes after a change is averaged with what was seen of that, until
+//! they are a window. What may be a change, and is not yet enough to be one, counts as one already, and a rise for as long
+//! as it has been seen: a job that runs slower for a while uses all of its regions less, and what they differ by counts.
 //!
 //! **Stay.** A value after a change is expected to last as long as it has lasted, or as long as what rose in the job
 //! before stayed up (its *phase*: until a value fell to less than half), less what has passed. One that has not changed
@@ -49,7 +49,7 @@ const NO_STEP: f32 = 10.0;
 const NEWEST: f32 = 0.01;
 /// Standard deviations of a window that a change has to exceed.
 const CHANGE: f32 = 4.0;
-/// Part of the standard deviation that the cumulative sums ignore.
+/// Part of the standard deviation, and of one sample where it is more, that the cumulative sums ignore.
 const SLACK: f32 = 0.5;
 /// Events, of the size of the job's, that a change has to exceed.
 const EVENTS: f32 = 8.0 / 3.0;
@@ -96,7 +96,7 @@ impl Common {
         share * (1.0 - share) / n
     }
 
-    /// What one sample a second is of all; 0 where use is counted. One by chance begins no change.
+    /// The gain by one sample; 0 where use is counted. One by chance begins no change.
     fn one_sample(&self) -> f32 {
         if self.samples > 0.0 { 1.0 / self.samples } else { 0.0 }
     }
@@ -122,8 +122,8 @@ pub struct Value {
     noise: f32,
     /// Whether the window under way is the one that began with the change.
     fresh: bool,
-    /// While a change is suspected of what is sampled: its excess, and for how long it has been seen.
-    pending: Option<(f32, f32)>,
+    /// While a change is suspected of what is sampled.
+    pending: Option<Pending>,
     /// Windows behind the mean; after a change the change itself counts for some.
     windows: f32,
     /// Length of the window under way, what it brought so far, and how long the region has lived in it.
@@ -138,6 +138,14 @@ pub struct Value {
     changed: bool,
     /// And whether it is still up from there.
     up: bool,
+}
+
+/// What a value would be by a change that is suspected, for how long that has been seen, and whether it is up.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    level: f32,
+    seen: f32,
+    rises: bool,
 }
 
 /// A cumulative sum and for how long it has been over 0.
@@ -203,7 +211,7 @@ impl Value {
         let expected = self.mean * seconds;
         let variance = self.variance.max(of.sampling(self.mean, window));
         let deviation = if variance > 0.0 { variance.sqrt() } else { 0.0 };
-        let slack = SLACK * deviation.max(of.one_sample()) * seconds;
+        let slack = SLACK * (deviation * seconds).max(of.one_sample());
         self.over.add(gain - expected - slack, seconds);
         self.under.add(expected - gain - slack, seconds);
         // What speaks for a change comes to half of two moves, or to less where such a phase has brought more before.
@@ -212,8 +220,10 @@ impl Value {
         self.pending = None;
         if suspected {
             let ignored = if of.samples > 0.0 { slack / seconds } else { 0.0 };
-            let (sum, sign) = if enough(&self.over) { (&self.over, 1.0) } else { (&self.under, -1.0) };
-            self.pending = (of.samples > 0.0).then(|| (sign * (sum.mean().0 + ignored), sum.time));
+            let rises = enough(&self.over);
+            let (sum, sign) = if rises { (&self.over, 1.0) } else { (&self.under, -1.0) };
+            let level = (self.mean + sign * (sum.sum / sum.time + ignored)).clamp(0.0, 1.0);
+            self.pending = (of.samples > 0.0).then_some(Pending { level, seen: sum.time, rises });
             let deviation = self.spread(of).sqrt();
             // All of a step's use may come at once, and late.
             let due = of.step.map_or(0.0, |_| LATE * self.mean * window) + EVENTS * of.dispersion * window;
@@ -298,12 +308,12 @@ impl Value {
 
     /// The part of [`Value::doubt`] that comes of sampling this region and no other.
     pub fn noise(&self, of: &Common) -> f32 {
-        self.pending.map_or(self.noise, |(_, seen)| of.sampling(self.expected(), seen))
+        self.pending.map_or(self.noise, |pending| of.sampling(pending.level, pending.seen))
     }
 
-    /// The mean, and what may be a change of it.
+    /// The mean, or what it would be by a change that is suspected.
     pub fn expected(&self) -> f32 {
-        self.pending.map_or(self.mean, |(excess, _)| (self.mean + excess).max(0.0))
+        self.pending.map_or(self.mean, |pending| pending.level)
     }
 
     /// Whether anything is known.
@@ -315,7 +325,8 @@ impl Value {
     pub fn stay(&self, now: f64, phase: f32) -> f32 {
         let lasted = (now - self.since) as f32;
         let stay = if self.changed { lasted.max(phase - lasted) } else { lasted.max(STAY) };
-        let stay = self.pending.filter(|(excess, _)| *excess > 0.0).map_or(stay, |(_, seen)| stay.min(seen));
+        let rising = self.pending.filter(|pending| pending.rises);
+        let stay = rising.map_or(stay, |pending| stay.min(pending.seen));
         if self.life > 0.0 { stay.min((self.born - now) as f32 + self.life).max(0.0) } else { stay }
     }
 }

@@ -29,7 +29,11 @@ impl<'a> Planner<'a> {
     /// The blocks on `top` worth least whose leaving makes room for `candidate`, and where they go, if all are worth
     /// little enough.
     pub(super) fn victims_for(&mut self, candidate: Part<'a>, top: NodeId) -> Option<Vec<(Part<'a>, NodeId)>> {
-        self.next_victim(top)?;
+        let best = Part { worth: candidate.worth.nothing(), ..self.next_victim(top)? };
+        if !self.pays(&candidate, Some(&best)) {
+            // It would pass over all of them.
+            return None;
+        }
         let mut short = signed(candidate.bytes) - self.room.get(&top)?;
         let mut taken: BTreeMap<NodeId, i64> = BTreeMap::new();
         let (mut chosen, mut passed_over) = (Vec::new(), 0);

@@ -1,6 +1,7 @@
 //! One kdamond of ours with its one context: what is written to it, and in which order.
 
 use std::{
+    collections::BTreeSet,
     fmt, fs,
     path::{Path, PathBuf},
     thread,
@@ -143,10 +144,12 @@ impl Kdamond {
     }
 
     fn pids(&self) -> Vec<Pid> {
-        (0..)
+        // A process may be several targets.
+        let pids: BTreeSet<Pid> = (0..)
             .map_while(|number| read(&self.context(&format!("targets/{number}/pid_target"))).ok())
             .filter_map(|pid| pid.trim().parse().ok().map(Pid))
-            .collect()
+            .collect();
+        pids.into_iter().collect()
     }
 }
 

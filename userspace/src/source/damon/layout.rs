@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::grid::Target;
 
-/// Empty targets beside one for each process.
+/// Empty targets to start with, beside one for each process.
 pub const SPARES: usize = 8;
 
 /// The regions that are `wanted`, arranged so that most of `before` stays as it is, with `spares` empty targets to start

@@ -7,9 +7,9 @@
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
 //! hundredth of them, were found accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at
-//! a time and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a block in which more than
-//! [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A block with hot pages
-//! is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
+//! a time and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a
+//! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A
+//! block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!
 //! A look that found nothing new doubles the pause before the next one, from [`PAUSE`] to [`LONGEST`]; it is at least
 //! [`SHARE`] times what the look cost.

@@ -94,6 +94,8 @@ pub enum VmaError {
     BuiltWithout(&'static str),
     /// The kernel does not take the program: no rights, no BTF, or too old.
     Load(libbpf_rs::Error),
+    /// The kernel has no such symbol, or does not give addresses away (`kernel.kptr_restrict`).
+    NoSymbol(&'static str),
     /// The iterator of a process could not be opened or read.
     Read {
         /// The process.
@@ -115,6 +117,10 @@ impl std::fmt::Display for VmaError {
                     "the kernel does not take the iterator: {source}; it needs root, BTF and Linux 5.12 (5.17 for pages)"
                 )
             }
+            Self::NoSymbol(name) => write!(
+                f,
+                "the kernel does not say where its {name} is: no x86-64, or kernel.kptr_restrict hides it from the agent"
+            ),
             Self::Read { tgid, source } => write!(f, "mappings of process {tgid}: {source}"),
         }
     }
@@ -123,7 +129,7 @@ impl std::fmt::Display for VmaError {
 impl std::error::Error for VmaError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::BuiltWithout(_) => None,
+            Self::BuiltWithout(_) | Self::NoSymbol(_) => None,
             Self::Load(source) => Some(source),
             Self::Read { source, .. } => Some(source),
         }

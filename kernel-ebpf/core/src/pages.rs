@@ -10,7 +10,7 @@ use std::{
 };
 
 use libbpf_rs::{
-    OpenObject,
+    OpenObject, ProgramInput,
     skel::{OpenSkel, SkelBuilder},
 };
 use skeleton::{PagesSkel, PagesSkelBuilder, types::block_record};
@@ -45,6 +45,10 @@ impl AccessedPages {
         let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let opened = PagesSkelBuilder::default().open(place).map_err(VmaError::Load)?;
         let mut skeleton = opened.load().map_err(VmaError::Load)?;
+        let found = skeleton.progs.find_offset.test_run(ProgramInput::default()).map_err(VmaError::Load)?;
+        if found.return_value != 0 {
+            return Err(VmaError::NoSymbol("page_offset_base"));
+        }
         if let Some(data) = &mut skeleton.maps.bss_data {
             data.five_levels = i32::from(five_levels(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()));
         }

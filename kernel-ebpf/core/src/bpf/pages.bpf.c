@@ -27,8 +27,8 @@ __u64 wanted_start = 0;
 __u64 wanted_end = 0;
 int five_levels = 0;
 
-/* Where the kernel maps all memory; the variable is x86-64's. */
-extern const void page_offset_base __ksym;
+/* Where the variable of x86-64's kernel is that says where it maps all memory; 0 where there is none. */
+__u64 offset_variable = 0;
 
 struct block_record {
 	/* Address / 2 MiB. */
@@ -102,6 +102,18 @@ static long one_block(__u32 number, void *context)
 	return 0;
 }
 
+/*
+ * Run once before the first read. The kernel finds a symbol in its own table; libbpf would read all of /proc/kallsyms for
+ * it, which takes longer than everything else about loading. Needs 5.16.
+ */
+SEC("syscall")
+int find_offset(void *ctx)
+{
+	static const char name[] = "page_offset_base";
+
+	return bpf_kallsyms_lookup_name(name, sizeof(name), 0, &offset_variable);
+}
+
 SEC("iter/task_vma")
 int accessed_pages(struct bpf_iter__task_vma *ctx)
 {
@@ -120,7 +132,7 @@ int accessed_pages(struct bpf_iter__task_vma *ctx)
 	mm = vma->vm_mm;
 	if (bpf_probe_read_kernel(&walk.pgd, sizeof(walk.pgd), &mm->pgd))
 		return 0;
-	if (bpf_probe_read_kernel(&walk.offset, sizeof(walk.offset), &page_offset_base))
+	if (bpf_probe_read_kernel(&walk.offset, sizeof(walk.offset), (void *)offset_variable))
 		return 0;
 	walk.seq = ctx->meta->seq;
 	walk.first = start >> BLOCK_SHIFT;

@@ -25,7 +25,8 @@ use crate::{
     control::{
         Answer, Request, Terms,
         access::Peer,
-        server::{Board, Event, Reply},
+        board::Board,
+        server::{Event, Reply},
     },
     job::running,
     units::Pid,
@@ -43,10 +44,9 @@ const LOOK: Duration = Duration::from_secs(3);
 /// The state is shown again after so many times the time that showing it took: orders, however many, cost a fifth of
 /// the agent's time at the most (ours).
 const SHARE: u32 = 4;
-/// While nobody has looked for [`UNSEEN`], what time changes is shown this often; what an order or a job's coming or going
-/// changes is shown at once.
-const LEISURE: Duration = Duration::from_secs(4);
-const UNSEEN: Duration = Duration::from_secs(30);
+/// What time changes is shown this often where nobody looks; what an order or a job's coming or going changes is shown at
+/// once.
+const LEISURE: Duration = Duration::from_secs(20);
 
 /// How an agent serves.
 #[derive(Clone, Debug, Default)]
@@ -80,8 +80,8 @@ struct Daemon {
     /// When it may be shown next, and with which jobs it was shown last.
     show_from: Instant,
     shown_jobs: Vec<u64>,
-    /// When somebody was last seen to have looked at it.
-    seen: Instant,
+    /// Somebody waits for it.
+    looked_at: bool,
     /// Answers that go out once what came of them is shown.
     answers: Vec<Last>,
 }
@@ -111,7 +111,7 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         stale: true,
         show_from: Instant::now(),
         shown_jobs: Vec::new(),
-        seen: Instant::now(),
+        looked_at: false,
         answers: Vec::new(),
     };
     let mut last = Vec::new();
@@ -129,12 +129,12 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         }
         match events.recv_timeout(wait) {
             Ok(Event::Order { peer, request, reply }) => {
-                daemon.seen = Instant::now();
                 daemon.order(&peer, request, &reply);
                 due = due.min(Instant::now() + daemon.agent.interval());
             }
+            Ok(Event::Look) => (daemon.stale, daemon.looked_at) = (true, true),
             Ok(Event::Reload) => {
-                (daemon.stale, daemon.seen) = (true, Instant::now());
+                (daemon.stale, daemon.looked_at) = (true, true);
                 match daemon.reload() {
                     Ok(said) => tracing::warn!("SIGHUP: {said}"),
                     Err(error) => tracing::warn!(error, "SIGHUP: the config is as it was"),
@@ -175,7 +175,7 @@ impl Daemon {
     fn shows_at(&self) -> Option<Instant> {
         let unasked =
             self.answers.is_empty() && self.agent.jobs.iter().map(|job| job.id).eq(self.shown_jobs.iter().copied());
-        let at_leisure = unasked && self.seen.elapsed() > UNSEEN;
+        let at_leisure = unasked && !self.looked_at;
         self.stale.then(|| self.show_from + if at_leisure { LEISURE } else { Duration::ZERO })
     }
 
@@ -188,10 +188,9 @@ impl Daemon {
         let mut status = self.agent.status();
         (status.config, status.until_idle) = (self.serving.config.clone(), self.serving.until_idle);
         status.paused = self.paused;
-        if self.board.show(status, self.readers) {
-            self.seen = start;
-        }
-        (self.stale, self.shown_jobs) = (false, self.agent.jobs.iter().map(|job| job.id).collect());
+        self.board.show(status, self.readers);
+        (self.stale, self.looked_at) = (false, false);
+        self.shown_jobs = self.agent.jobs.iter().map(|job| job.id).collect();
         self.show_from = Instant::now() + start.elapsed() * SHARE;
         self.answers.drain(..).for_each(|(reply, answer)| reply.send(answer));
     }

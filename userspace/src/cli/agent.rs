@@ -25,8 +25,9 @@ use tensortier::{
     config::Config,
     control::{
         self,
+        board::Board,
         client::{Client, ClientError},
-        server::{Board, Server},
+        server::Server,
     },
 };
 

@@ -1,6 +1,11 @@
 //! The metrics over HTTP: `GET /metrics`, one request a connection, which is all that a scraper needs.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -9,7 +14,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::server::Board;
+use super::{board::Board, server::Event};
 use crate::observe::prometheus;
 
 /// The longest request, in bytes.
@@ -30,15 +35,16 @@ pub(super) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
 }
 
 /// Serves what the board shows, for ever.
-pub(super) async fn serve(listener: TcpListener, board: Arc<Board>) {
+pub(super) async fn serve(listener: TcpListener, board: Arc<Board>, events: mpsc::Sender<Event>) {
     let room = Arc::new(Semaphore::new(AT_A_TIME));
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let board = Arc::clone(&board);
+                let (board, events) = (Arc::clone(&board), events.clone());
                 tokio::spawn(async move {
-                    if !timeout(PATIENCE, answer(stream, &board)).await.is_ok_and(|answered| answered.is_ok()) {
+                    if !timeout(PATIENCE, answer(stream, &board, &events)).await.is_ok_and(|answered| answered.is_ok())
+                    {
                         tracing::debug!("a scraper's connection ended");
                     }
                     drop(place);
@@ -52,7 +58,7 @@ pub(super) async fn serve(listener: TcpListener, board: Arc<Board>) {
     }
 }
 
-async fn answer(mut stream: TcpStream, board: &Board) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, board: &Board, events: &mpsc::Sender<Event>) -> io::Result<()> {
     let mut request = Vec::new();
     // The head alone matters, and of that the first line.
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -62,7 +68,8 @@ async fn answer(mut stream: TcpStream, board: &Board) -> io::Result<()> {
     }
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     match line {
-        b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => match prometheus::text(&board.status()) {
+        b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => match prometheus::text(&board.look(events).await.status)
+        {
             Ok(text) => write(&mut stream, "200 OK", prometheus::CONTENT_TYPE, &text).await,
             Err(_) => write(&mut stream, "500 Internal Server Error", "text/plain", "no metrics\n").await,
         },

@@ -14,6 +14,7 @@
 //! names ([`access`]). A line longer than [`MAX_LINE`], or a client that does not go on, ends the connection.
 
 pub mod access;
+pub mod board;
 pub mod client;
 mod metrics;
 pub mod namespace;

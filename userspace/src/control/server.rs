@@ -1,5 +1,5 @@
 //! The server side of the socket, on a thread and an event loop of its own: no client can hold the agent up, and
-//! `status` is answered from the board without asking the agent.
+//! `status` is answered from the board, for which the agent is waited for a moment at the most.
 
 use std::{
     fs, io,
@@ -10,8 +10,8 @@ use std::{
     },
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc,
+        atomic::{AtomicUsize, Ordering},
         mpsc,
     },
     thread,
@@ -30,10 +30,10 @@ pub use super::reply::Reply;
 use super::{
     Answer, MAX_LINE, Request,
     access::Peer,
+    board::{Board, Shown},
     metrics,
     seats::{Seats, turn_away},
 };
-use crate::observe::status::Status;
 
 /// A client that has begun no job must say something within this time, and read within it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,47 +54,12 @@ pub enum Event {
         /// Where the answer goes.
         reply: Reply,
     },
+    /// Somebody looks, and finds an old state.
+    Look,
     /// SIGHUP: read the config again.
     Reload,
     /// SIGTERM or SIGINT: end.
     End,
-}
-
-/// What the server answers from without asking the agent.
-#[derive(Debug, Default)]
-pub struct Board {
-    shown: Mutex<Shown>,
-    /// Whether a state with jobs was written once, and whether somebody looked at the last one.
-    written: AtomicBool,
-    seen: AtomicBool,
-}
-
-#[derive(Debug, Default, Clone)]
-struct Shown {
-    status: Arc<Status>,
-    readers: Option<u32>,
-}
-
-impl Board {
-    /// Shows a new state, to root and to the members of `readers`. Tells whether somebody looked at the one before.
-    pub fn show(&self, status: Status, readers: Option<u32>) -> bool {
-        if !status.jobs.is_empty() && !self.written.swap(true, Ordering::Relaxed) {
-            // The code for it is read from disk when it first runs: now, and not while somebody waits for an answer.
-            drop(serde_json::to_vec(&status));
-        }
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Shown { status: Arc::new(status), readers };
-        self.seen.swap(false, Ordering::Relaxed)
-    }
-
-    /// The state last shown.
-    pub fn status(&self) -> Arc<Status> {
-        self.shown().status
-    }
-
-    fn shown(&self) -> Shown {
-        self.seen.store(true, Ordering::Relaxed);
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// Why the socket is not served.
@@ -180,7 +145,7 @@ impl Server {
                 });
             }
             if let Some(scrape) = scrape {
-                runtime.spawn(metrics::serve(scrape, Arc::clone(&board)));
+                runtime.spawn(metrics::serve(scrape, Arc::clone(&board), events.clone()));
             }
             run(&runtime, listener, board, events, stopped);
         })?;
@@ -293,7 +258,7 @@ async fn converse(
         match request {
             Err(why) => reply.send(Answer::Refused { why }),
             Ok(Request::Status {}) => {
-                let Shown { status, readers } = board.shown();
+                let Shown { status, readers, .. } = board.look(events).await;
                 reply.send(match peer.may_read(readers) {
                     Ok(()) => Answer::Status(status),
                     Err(refused) => Answer::Refused { why: refused.to_string() },

@@ -6,8 +6,9 @@
 //!
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
-//! hundredth of them, were found accessed within the last aggregations, all of them are looked at, up to [`LOOK_BYTES`] at
-//! a time and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a
+//! hundredth of them, were found accessed within the last aggregations, they are looked at: first a few of those that were
+//! found accessed ([`TRIAL`] blocks), and where there were hot pages among them at once all, up to [`LOOK_BYTES`] at a time
+//! and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a
 //! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A
 //! block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!
@@ -30,6 +31,8 @@ const SPOKEN: usize = 4;
 const DENSE: f32 = 0.25;
 /// Aggregations that must have looked at a block for its hits to count.
 const SEEN: u32 = 3;
+/// Blocks of a first look: most jobs have nothing to find, and a look costs a walk over the page tables.
+const TRIAL: usize = 24;
 /// Bytes of blocks that one look takes.
 const LOOK_BYTES: u64 = 1 << 30;
 /// Time from taking accessed bits away to reading them.
@@ -50,6 +53,7 @@ pub struct Scattered {
     look: Option<Look>,
     next: Option<Instant>,
     pause: Duration,
+    reach: Reach,
     /// The last block of the last look.
     turn: (Pid, u64),
     known: BTreeMap<(Pid, u64), Found>,
@@ -57,8 +61,19 @@ pub struct Scattered {
 
 impl Default for Scattered {
     fn default() -> Self {
-        Self { look: None, next: None, pause: PAUSE, turn: (Pid(0), 0), known: BTreeMap::new() }
+        Self { look: None, next: None, pause: PAUSE, reach: Reach::Few, turn: (Pid(0), 0), known: BTreeMap::new() }
     }
+}
+
+/// Which suspects the next look takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// A few, where enough were found accessed.
+    Few,
+    /// All, since there were hot pages among a few.
+    Rest,
+    /// All, where enough were found accessed.
+    All,
 }
 
 /// A look under way.
@@ -100,14 +115,23 @@ impl Scattered {
             2 * on > region.resident() && on > u64::from(SPARSE) * PAGE
         };
         let suspect = |region: &&Region| region.unmovable == 0 && region.heat < DENSE && below(region);
-        let suspects: Vec<&Region> = view.regions.iter().filter(suspect).collect();
+        let mut suspects: Vec<&Region> = view.regions.iter().filter(suspect).collect();
         let speaks = |region: &&&Region| {
             let hit = region.seen >= SEEN && region.heat > 0.0 && region.idle_s <= recent_s;
             hit && !self.known.contains_key(&key(region))
         };
-        if suspects.iter().filter(speaks).count() < SPOKEN.max(suspects.len() / 100) || !readable() {
+        let spoken: Vec<&Region> = suspects.iter().filter(speaks).copied().collect();
+        let mut enough = spoken.len() >= SPOKEN.max(suspects.len() / 100);
+        if self.reach == Reach::Rest {
+            suspects.retain(|region| !self.known.contains_key(&key(region)));
+            (self.reach, enough) = (Reach::All, true);
+        }
+        if suspects.is_empty() || !enough || !readable() {
             return &[];
         }
+        // Of all that spoke evenly, since what lies together is used alike.
+        let few = || spoken.iter().step_by(spoken.len().div_ceil(TRIAL)).copied().collect();
+        let suspects = if self.reach == Reach::Few { few() } else { suspects };
         let at = suspects.partition_point(|region| key(region) <= self.turn);
         let (before, after) = suspects.split_at(at);
         let (mut bytes, mut taken) = (0, Vec::new());
@@ -152,8 +176,14 @@ impl Scattered {
             }
             Some(first) => {
                 let found = self.take_in(&look.ranges, &first, &accessed, now);
+                self.reach = match self.reach {
+                    Reach::Few if found => Reach::Rest,
+                    _ if found => Reach::All,
+                    _ => Reach::Few,
+                };
                 self.pause = if found { PAUSE } else { (self.pause * 2).min(LONGEST) };
-                self.next = Some(now + self.pause.max(look.spent * SHARE));
+                let pause = if self.reach == Reach::Rest { Duration::ZERO } else { self.pause };
+                self.next = Some(now + pause.max(look.spent * SHARE));
                 &[]
             }
         }

@@ -52,15 +52,38 @@ fn look(scattered: &mut Scattered, first: &[(u64, PageBits)], second: &[(u64, Pa
 }
 
 #[test]
-fn hits_here_and_there_have_all_that_is_not_hot_below_looked_at() {
+fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at() {
     let (mut scattered, now) = (Scattered::default(), Instant::now());
     assert_eq!(begin(&mut scattered, suspects(500, 3), now), [], "too few to say anything");
     assert_eq!(begin(&mut scattered, suspects(900, 8), now), [], "less than a hundredth");
     let mut regions = suspects(20, 4);
     regions.extend([block(20, 0.5, 0.0, LOW), block(21, 0.002, 0.0, TOP), block(22, 0.0, 99.0, LOW)]);
     let whole = |from, to| (JOB, Range::new(from * BLOCK, to * BLOCK));
-    assert_eq!(begin(&mut scattered, regions.clone(), now), [whole(0, 20), whole(22, 23)]);
-    assert_eq!(begin(&mut scattered, regions, now), [], "one look at a time");
+    assert_eq!(begin(&mut scattered, regions.clone(), now), [whole(0, 4)], "those that spoke");
+    assert_eq!(begin(&mut scattered, regions.clone(), now), [], "one look at a time");
+    let end = look(&mut scattered, &[(2, page(9))], &[(2, page(9))], now);
+    let rest = [whole(0, 2), whole(3, 20), whole(22, 23)];
+    assert_eq!(begin(&mut scattered, regions.clone(), end), rest, "at once");
+    let end = look(&mut scattered, &[(3, page(9))], &[(3, page(9))], end);
+    assert_eq!(begin(&mut scattered, regions.clone(), end + PAUSE), [], "not enough have spoken that are not known");
+    regions[5..9].iter_mut().for_each(|region| (region.heat, region.idle_s) = (0.002, 1.0));
+    assert_eq!(begin(&mut scattered, regions, end + PAUSE), [whole(0, 20), whole(22, 23)], "the last look found some");
+}
+
+#[test]
+fn a_first_look_is_at_a_few_of_many() {
+    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let blocks: Vec<u64> = begin(&mut scattered, suspects(400, 100), now)
+        .iter()
+        .map(|(_, range)| {
+            assert_eq!(range.bytes(), BLOCK);
+            range.start / BLOCK
+        })
+        .collect();
+    assert!(blocks.len() == 20 && blocks.first() == Some(&0) && blocks.last() == Some(&95), "{blocks:?}");
+    let end = look(&mut scattered, &[], &[], now);
+    let again = begin(&mut scattered, suspects(400, 100), end + LONGEST);
+    assert!(again.len() <= TRIAL, "there was nothing");
 }
 
 #[test]
@@ -129,11 +152,11 @@ fn marked_blocks_cause_no_look_and_looks_in_vain_come_ever_more_rarely() {
 
 #[test]
 fn a_large_job_is_looked_at_in_turn() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (Scattered { reach: Reach::All, ..Scattered::default() }, Instant::now());
     let blocks = LOOK_BYTES / BLOCK;
     let whole = |from, to| (JOB, Range::new(from * BLOCK, to * BLOCK));
     assert_eq!(begin(&mut scattered, suspects(blocks + 9, blocks), now), [whole(0, blocks)]);
-    let end = look(&mut scattered, &[], &[], now);
+    let end = look(&mut scattered, &[(1, page(1))], &[(1, page(1))], now);
     let second = begin(&mut scattered, suspects(blocks + 9, blocks), end + LONGEST);
     assert_eq!(second, [whole(0, blocks - 9), whole(blocks, blocks + 9)]);
 }

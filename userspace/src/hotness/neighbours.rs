@@ -15,6 +15,9 @@
 //!
 //! `τ²` is how much they differ beyond their noise. Where they do, each goes by its own samples, as without neighbours.
 //! What is in doubt beside noise (use that changes from window to window) may be the same for all, and stays.
+//!
+//! A block that nobody has looked at yet, side by side with up to [`GROUP`] known ones at either end, has the use `m`, in
+//! doubt by `τ² + 1 / (Σ w/a)` and what else they are, and their stay: a buffer that grows is used as what there is of it.
 
 use super::{Outlook, Region};
 
@@ -23,32 +26,58 @@ const GROUP: usize = 16;
 /// Fewer say little of how much they differ.
 const LEAST: f32 = 4.0;
 
-/// Has neighbours agree on what only noise makes different. Regions are ordered by process and address.
+/// Has neighbours agree on what only noise makes different, and stand for those that nobody has looked at yet. Regions
+/// are ordered by process and address.
 pub(super) fn agree(regions: &mut [Region]) {
-    let side_by_side = |a: &Region, b: &Region| a.pid == b.pid && a.range.end == b.range.start && known(a) == known(b);
-    for run in regions.chunk_by_mut(side_by_side).filter(|run| known(&run[0])) {
+    lend(regions);
+    let alike = |a: &Region, b: &Region| side_by_side(a, b) && known(a) == known(b);
+    for run in regions.chunk_by_mut(alike).filter(|run| known(&run[0])) {
         run.chunks_mut(GROUP).for_each(together);
     }
+}
+
+fn side_by_side(a: &Region, b: &Region) -> bool {
+    a.pid == b.pid && a.range.end == b.range.start
 }
 
 fn known(region: &Region) -> bool {
     region.outlook.is_known() && region.outlook.soon.is_none()
 }
 
-fn together(group: &mut [Region]) {
-    let sum = |of: &dyn Fn(&Outlook) -> f32| -> f32 {
-        group.iter().map(|region| of(&region.outlook) / region.outlook.alike.max(1.0)).sum()
-    };
-    let k = sum(&|_| 1.0);
-    if k < LEAST {
-        return;
+/// What blocks have in common.
+struct Group {
+    /// `τ²`.
+    differ: f32,
+    /// `m`.
+    mean: f32,
+    /// `Σ w/a`.
+    weights: f32,
+}
+
+/// Sums over blocks, each of which counts as a part of the sample that it shares.
+fn sum<'a>(blocks: impl Iterator<Item = &'a Outlook>, of: impl Fn(&Outlook) -> f32) -> f32 {
+    blocks.map(|block| of(block) / block.alike.max(1.0)).sum()
+}
+
+impl Group {
+    /// `None` of too few.
+    fn of<'a>(blocks: impl Iterator<Item = &'a Outlook> + Clone) -> Option<Self> {
+        let sum = |of: &dyn Fn(&Outlook) -> f32| sum(blocks.clone(), of);
+        let k = sum(&|_| 1.0);
+        if k < LEAST {
+            return None;
+        }
+        let plain = sum(&|block| block.used) / k;
+        let spread = sum(&|block| (block.used - plain) * (block.used - plain)) / (k - 1.0);
+        let differ = (spread - sum(&|block| block.noise) / k).max(0.0);
+        let weight = |block: &Outlook| 1.0 / (differ + block.noise).max(1e-9);
+        let weights = sum(&weight);
+        Some(Self { differ, mean: sum(&|block| block.used * weight(block)) / weights, weights })
     }
-    let plain = sum(&|block| block.used) / k;
-    let spread = sum(&|block| (block.used - plain) * (block.used - plain)) / (k - 1.0);
-    let differ = (spread - sum(&|block| block.noise) / k).max(0.0);
-    let weight = |block: &Outlook| 1.0 / (differ + block.noise).max(1e-9);
-    let weights = sum(&weight);
-    let mean = sum(&|block| block.used * weight(block)) / weights;
+}
+
+fn together(group: &mut [Region]) {
+    let Some(Group { differ, mean, weights }) = Group::of(group.iter().map(|region| &region.outlook)) else { return };
     for block in group.iter_mut().map(|region| &mut region.outlook).filter(|block| block.noise > 0.0) {
         let own = differ / (differ + block.noise);
         let other = block.doubt - block.noise;
@@ -56,6 +85,38 @@ fn together(group: &mut [Region]) {
         block.noise = own * block.noise + (1.0 - own) * (1.0 - own) / weights;
         block.doubt = other + block.noise;
     }
+}
+
+/// New memory beside memory that is known is taken to be used as that is, until it is looked at itself.
+fn lend(regions: &mut [Region]) {
+    let mut at = 0;
+    while at < regions.len() {
+        let beside = |n: usize| side_by_side(&regions[n - 1], &regions[n]);
+        let Some(end) = (!regions[at].outlook.is_known()).then(|| {
+            let unknown = |n: &usize| !regions[*n].outlook.is_known() && beside(*n);
+            (at + 1..regions.len()).find(|n| !unknown(n)).unwrap_or(regions.len())
+        }) else {
+            at += 1;
+            continue;
+        };
+        let before = (at.saturating_sub(GROUP)..at).rev().take_while(|n| known(&regions[*n]) && beside(n + 1));
+        let after = (end..regions.len().min(end + GROUP)).take_while(|n| known(&regions[*n]) && beside(*n));
+        let (before, after): (Vec<usize>, Vec<usize>) = (before.collect(), after.collect());
+        if let Some(lent) = stand_in(before.iter().chain(&after).map(|n| &regions[*n].outlook)) {
+            let near = |n: usize| !before.is_empty() && n < at + GROUP || !after.is_empty() && n + GROUP >= end;
+            (at..end).filter(|n| near(*n)).for_each(|n| regions[n].outlook = lent);
+        }
+        at = end;
+    }
+}
+
+/// What is expected of a block by its neighbours alone.
+fn stand_in<'a>(blocks: impl Iterator<Item = &'a Outlook> + Clone) -> Option<Outlook> {
+    let Group { differ, mean, weights } = Group::of(blocks.clone())?;
+    let average = |of: &dyn Fn(&Outlook) -> f32| sum(blocks.clone(), of) / sum(blocks.clone(), |_| 1.0);
+    let doubt = differ + 1.0 / weights + average(&|block| block.doubt - block.noise);
+    let stay_s = average(&|block| block.stay_s);
+    Some(Outlook { used: mean, doubt, stay_s, ..Outlook::default() })
 }
 
 #[cfg(test)]
@@ -101,6 +162,39 @@ mod tests {
         for (region, used) in regions.iter().zip(uses) {
             let block = &region.outlook;
             assert!((block.used - used).abs() < 0.01 && block.noise > 0.0038, "{block:?}, {used}");
+        }
+    }
+
+    #[test]
+    fn new_memory_is_taken_for_what_it_is_beside() {
+        let mut regions = blocks(&[0.6; 64], 0.004, 1.0);
+        let unknown = |regions: &mut [Region], of: std::ops::Range<usize>| {
+            regions[of].iter_mut().for_each(|region| region.outlook = Outlook::default());
+        };
+        unknown(&mut regions, 20..60);
+        agree(&mut regions);
+        let known: Vec<bool> = regions.iter().map(|region| region.outlook.is_known()).collect();
+        assert!(known[..36].iter().all(|known| *known) && known[44..].iter().all(|known| *known));
+        assert!(known[36..44].iter().all(|known| !known), "too far from both");
+        let Outlook { used, doubt, stay_s, .. } = regions[30].outlook;
+        assert!((used - 0.6).abs() < 1e-6 && doubt > 0.01 && doubt < 0.011 && stay_s == 5.0, "{used} {doubt} {stay_s}");
+        // What lies between a hot buffer and a cold one may be either.
+        let mut regions = blocks(&[0.9; 48], 0.004, 1.0);
+        regions[32..].iter_mut().for_each(|region| region.outlook.used = 0.0);
+        unknown(&mut regions, 16..32);
+        agree(&mut regions);
+        assert!(regions[20].outlook.doubt > 0.2, "{:?}", regions[20].outlook);
+        // A hole between them, another process, or too few: nothing.
+        for kind in 0..3 {
+            let mut regions = blocks(&[0.6; 20], 0.004, 1.0);
+            unknown(&mut regions, if kind == 2 { 3..20 } else { 16..20 });
+            match kind {
+                0 => regions[15].range.end -= 4096,
+                1 => regions[16..].iter_mut().for_each(|region| region.pid = Pid(8)),
+                _ => {}
+            }
+            agree(&mut regions);
+            assert!(!regions[16].outlook.is_known(), "{kind}");
         }
     }
 

@@ -158,7 +158,7 @@ impl<'a> Planner<'a> {
             }
             if region.unmovable > 0 {
                 self.hold_back(HeldBack::Unmovable, candidate.bytes);
-            } else if region.seen < self.rule.min_seen || !candidate.worth.proven {
+            } else if !candidate.worth.proven {
                 self.hold_back(HeldBack::Unproven, candidate.bytes);
             } else if self.goes_back(&candidate, true) || !self.pays(&candidate, None) {
                 self.hold_back(HeldBack::PingPong, candidate.bytes);
@@ -257,9 +257,10 @@ impl<'a> Planner<'a> {
         self.room.get(&to).is_some_and(enough) && (hot || self.lasting.get(&to).is_none_or(enough))
     }
 
-    /// Whether so much of the memory is young that the jobs must be filling it.
+    /// Whether so much of the memory is young, and of a use that nothing tells, that the jobs must be filling it.
     fn growing(&self) -> bool {
-        let young = self.view.regions.iter().filter(|region| region.seen < self.rule.young_seen);
+        let young = |region: &&Region| region.seen < self.rule.young_seen && !region.outlook.is_known();
+        let young = self.view.regions.iter().filter(young);
         let (young, all): (u64, u64) =
             (young.map(Region::resident).sum(), self.view.regions.iter().map(Region::resident).sum());
         young as f64 > all as f64 * self.rule.young_share

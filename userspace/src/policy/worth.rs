@@ -60,10 +60,12 @@ impl Worth {
         match rule.evidence {
             Evidence::Usage if outlook.is_known() => {
                 let (soon, doubt) = (outlook.soon, outlook.doubt);
+                // What nobody has looked at yet is used as its neighbours are.
+                let heat = if region.seen == 0 { outlook.used } else { heat };
                 Self { used: outlook.used, doubt, stay_s: outlook.stay_s, proven: true, soon, heat }
             }
             evidence => {
-                let proven = evidence == Evidence::Heat;
+                let proven = evidence == Evidence::Heat && region.seen >= rule.min_seen;
                 Self { used: heat, doubt: 0.0, stay_s: rule.stay_s, proven, soon: None, heat }
             }
         }

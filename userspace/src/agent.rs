@@ -53,7 +53,7 @@ use crate::{
     policy::{Rule, Speed},
     publish::Links,
     source::{
-        Touch,
+        Touch, TouchKind,
         damon::{Damon, DamonError, cadence::Cadence, snapshot::Snapshots},
         ebpf::{Options, Programs},
     },
@@ -64,8 +64,20 @@ use crate::{
 const NOBODY: Duration = Duration::from_secs(10);
 /// Without any news it is decided anew after this.
 const STALE: Duration = Duration::from_secs(2);
+/// Page faults and changed memory alone are decided on this often.
+const OFTEN: Duration = Duration::from_secs(1);
 /// At rest a tick comes this often.
 const LONGEST_TICK: Duration = Duration::from_secs(8);
+
+/// What the sources had.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heard {
+    Nothing,
+    /// Page faults alone.
+    Faults,
+    /// What the monitor or a GPU saw of use.
+    Uses,
+}
 
 /// One agent. Dropping it stops moving and monitoring; jobs run on with all their memory.
 pub struct Agent {
@@ -204,8 +216,14 @@ impl Agent {
         let heard = self.listen(now);
         self.weigh(now);
         self.drive_schemes(now);
-        // The monitor tells once an aggregation, which is longer than a tick: the same evidence gives the same decision.
-        if changed || heard || now.duration_since(self.decided) >= STALE {
+        // The monitor tells once an aggregation, which is longer than a tick: the same evidence gives the same decision,
+        // and what a growing job faults in is no evidence of use.
+        let decided = now.duration_since(self.decided);
+        if settled
+            || heard == Heard::Uses
+            || (changed || heard == Heard::Faults) && decided >= OFTEN
+            || decided >= STALE
+        {
             self.decided = now;
             if let Err(error) = self.host.refresh_free(&self.root) {
                 self.reread_host(&error);
@@ -251,8 +269,8 @@ impl Agent {
         any
     }
 
-    /// Gathers what the sources have, as evidence; whether they had any.
-    fn listen(&mut self, now: Instant) -> bool {
+    /// Gathers what the sources have, as evidence.
+    fn listen(&mut self, now: Instant) -> Heard {
         let mut touches: Vec<Touch> = Vec::new();
         match self.programs.faults.drain() {
             Ok(faults) => {
@@ -286,6 +304,10 @@ impl Agent {
         }
         self.heat.observe(&touches);
         self.learn_steps(&touches, now);
-        !touches.is_empty()
+        match touches.iter().all(|touch| touch.kind == TouchKind::Fault) {
+            true if touches.is_empty() => Heard::Nothing,
+            true => Heard::Faults,
+            false => Heard::Uses,
+        }
     }
 }

@@ -234,7 +234,7 @@ impl Agent {
         let share = shares.fold(0.0, f64::max);
         let acts = self.schemes.act(now);
         let cadence = self.schemes.cadence.get_or_insert_with(|| cadence_of(&self.config, now));
-        if cadence.step(acts, share, now) {
+        if cadence.step(acts, share, || true, now) {
             tracing::debug!(share, factor = cadence.factor(), "DAMON's schemes look at another rate");
         }
         let works = &self.schemes.asked;

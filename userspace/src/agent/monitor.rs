@@ -4,9 +4,15 @@ use std::time::{Duration, Instant};
 
 use super::{Agent, aim};
 use crate::{
+    hotness::Region,
     source::damon::{DamonError, Generation, sysfs::Ops},
     units::Pid,
 };
+
+/// Heat that twice the time between samples would not tell from full use, and above which nothing is lost.
+const BLURRED: std::ops::Range<f32> = 0.4..0.9;
+/// The part of the memory that has it, at least.
+const BLUR: f64 = 0.02;
 
 impl Agent {
     /// Aims DAMON at what the jobs have now, at the rate that is worth its cost.
@@ -38,7 +44,9 @@ impl Agent {
             None => {}
         }
         let (share, runs) = self.kdamond.read(now);
-        self.cadence.step(self.moving, share, now);
+        let jobs = &self.jobs;
+        let blurs = || is_blurred(jobs.iter().flat_map(|job| &job.view.regions));
+        self.cadence.step(self.moving, share, blurs, now);
         if damon.busy {
             return;
         }
@@ -62,4 +70,15 @@ impl Agent {
             tracing::warn!(?limit, "DAMON runs and has reported nothing; is the damon_aggregated tracepoint attached?");
         }
     }
+}
+
+/// Whether so much is used neither little nor throughout that half of the samples would tell less of it.
+fn is_blurred<'a>(regions: impl Iterator<Item = &'a Region>) -> bool {
+    let (mut blurred, mut all) = (0, 0);
+    for region in regions {
+        let bytes = region.resident();
+        all += bytes;
+        blurred += if BLURRED.contains(&region.heat) { bytes } else { 0 };
+    }
+    blurred as f64 > all as f64 * BLUR
 }

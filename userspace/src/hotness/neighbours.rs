@@ -16,7 +16,7 @@
 //! `τ²` is how much they differ beyond their noise. Where they do, each goes by its own samples, as without neighbours.
 //! What is in doubt beside noise (use that changes from window to window) may be the same for all, and stays.
 //!
-//! A block that nobody has looked at yet, side by side with up to [`GROUP`] known ones at either end, has the use `m`, in
+//! A block that was looked at once or never, side by side with up to [`GROUP`] known ones at either end, has the use `m`, in
 //! doubt by `τ² + 1 / (Σ w/a)` and what else they are, and their stay: a buffer that grows is used as what there is of it.
 
 use super::{Outlook, Region};
@@ -42,6 +42,11 @@ fn side_by_side(a: &Region, b: &Region) -> bool {
 
 fn known(region: &Region) -> bool {
     region.outlook.is_known() && region.outlook.soon.is_none()
+}
+
+/// Whether nobody has looked at it yet, or once: what is looked at and not used is known late, and is no news.
+fn is_new(region: &Region) -> bool {
+    region.seen < 2 && !region.outlook.is_known()
 }
 
 /// What blocks have in common.
@@ -92,13 +97,11 @@ fn lend(regions: &mut [Region]) {
     let mut at = 0;
     while at < regions.len() {
         let beside = |n: usize| side_by_side(&regions[n - 1], &regions[n]);
-        let Some(end) = (!regions[at].outlook.is_known()).then(|| {
-            let unknown = |n: &usize| !regions[*n].outlook.is_known() && beside(*n);
-            (at + 1..regions.len()).find(|n| !unknown(n)).unwrap_or(regions.len())
-        }) else {
+        if !is_new(&regions[at]) {
             at += 1;
             continue;
-        };
+        }
+        let end = (at + 1..regions.len()).find(|n| !(is_new(&regions[*n]) && beside(*n))).unwrap_or(regions.len());
         let before = (at.saturating_sub(GROUP)..at).rev().take_while(|n| known(&regions[*n]) && beside(n + 1));
         let after = (end..regions.len().min(end + GROUP)).take_while(|n| known(&regions[*n]) && beside(*n));
         let (before, after): (Vec<usize>, Vec<usize>) = (before.collect(), after.collect());
@@ -169,7 +172,7 @@ mod tests {
     fn new_memory_is_taken_for_what_it_is_beside() {
         let mut regions = blocks(&[0.6; 64], 0.004, 1.0);
         let unknown = |regions: &mut [Region], of: std::ops::Range<usize>| {
-            regions[of].iter_mut().for_each(|region| region.outlook = Outlook::default());
+            regions[of].iter_mut().for_each(|region| (region.outlook, region.seen) = (Outlook::default(), 1));
         };
         unknown(&mut regions, 20..60);
         agree(&mut regions);
@@ -184,13 +187,14 @@ mod tests {
         unknown(&mut regions, 16..32);
         agree(&mut regions);
         assert!(regions[20].outlook.doubt > 0.2, "{:?}", regions[20].outlook);
-        // A hole between them, another process, or too few: nothing.
-        for kind in 0..3 {
+        // A hole between them, another process, too few, or looked at: nothing.
+        for kind in 0..4 {
             let mut regions = blocks(&[0.6; 20], 0.004, 1.0);
             unknown(&mut regions, if kind == 2 { 3..20 } else { 16..20 });
             match kind {
                 0 => regions[15].range.end -= 4096,
                 1 => regions[16..].iter_mut().for_each(|region| region.pid = Pid(8)),
+                3 => regions[16..].iter_mut().for_each(|region| region.seen = 2),
                 _ => {}
             }
             agree(&mut regions);

@@ -64,7 +64,7 @@ use crate::{
 const NOBODY: Duration = Duration::from_secs(10);
 /// Without any news it is decided anew after this.
 const STALE: Duration = Duration::from_secs(2);
-/// Page faults and changed memory alone are decided on this often.
+/// Page faults and changed memory alone are decided on no more often.
 const OFTEN: Duration = Duration::from_secs(1);
 /// At rest a tick comes this often.
 const LONGEST_TICK: Duration = Duration::from_secs(8);
@@ -113,8 +113,9 @@ pub struct Agent {
     plan: u64,
     /// Whether the last decision wanted something moved.
     moving: bool,
-    /// When it was last decided.
+    /// When it was last decided, and whether anything but use has changed since.
     decided: Instant,
+    news: bool,
     /// When a job last began or something was last to move.
     acted: Instant,
     started: Instant,
@@ -171,6 +172,7 @@ impl Agent {
             plan: 0,
             moving: false,
             decided: now,
+            news: false,
             acted: now,
             started: now,
             before: report::Before::default(),
@@ -204,7 +206,9 @@ impl Agent {
         self.follow_processes();
         let settled = self.settle(now);
         let (read, gone) = self.memory.refresh(now);
-        let changed = settled || !read.is_empty() || !gone.is_empty();
+        let unseen = |job: &jobs::Job| job.view.regions.is_empty();
+        let first = read.iter().any(|pid| self.jobs.of(*pid).is_some_and(unseen));
+        self.news |= settled || !read.is_empty() || !gone.is_empty();
         for pid in read {
             if let Some(job) = self.jobs.of_mut(pid) {
                 job.faults.place(pid, self.memory.residents_of(pid));
@@ -218,13 +222,10 @@ impl Agent {
         self.drive_schemes(now);
         // The monitor tells once an aggregation, which is longer than a tick: the same evidence gives the same decision,
         // and what a growing job faults in is no evidence of use.
+        self.news |= heard == Heard::Faults;
         let decided = now.duration_since(self.decided);
-        if settled
-            || heard == Heard::Uses
-            || (changed || heard == Heard::Faults) && decided >= OFTEN
-            || decided >= STALE
-        {
-            self.decided = now;
+        if settled || first || heard == Heard::Uses || self.news && decided >= OFTEN || decided >= STALE {
+            (self.decided, self.news) = (now, false);
             if let Err(error) = self.host.refresh_free(&self.root) {
                 self.reread_host(&error);
             }

@@ -94,7 +94,8 @@ pub enum VmaError {
     BuiltWithout(&'static str),
     /// The kernel does not take the program: no rights, no BTF, or too old.
     Load(libbpf_rs::Error),
-    /// The kernel has no such symbol, or does not give addresses away (`kernel.kptr_restrict`).
+    /// The kernel has no such symbol, does not keep those of data (`CONFIG_KALLSYMS_ALL`), or gives no addresses away
+    /// (`kernel.kptr_restrict`).
     NoSymbol(&'static str),
     /// The iterator of a process could not be opened or read.
     Read {
@@ -119,7 +120,7 @@ impl std::fmt::Display for VmaError {
             }
             Self::NoSymbol(name) => write!(
                 f,
-                "the kernel does not say where its {name} is: no x86-64, or kernel.kptr_restrict hides it from the agent"
+                "the kernel does not say where its {name} is: no x86-64, no CONFIG_KALLSYMS_ALL, or kernel.kptr_restrict = 2"
             ),
             Self::Read { tgid, source } => write!(f, "mappings of process {tgid}: {source}"),
         }

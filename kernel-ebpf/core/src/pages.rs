@@ -40,7 +40,7 @@ impl AccessedPages {
     /// Loads the program. Made once and kept, as [`crate::VmaIter::new`].
     ///
     /// # Errors
-    /// [`VmaError::Load`], also where the machine is no x86-64.
+    /// [`VmaError::Load`]; [`VmaError::NoSymbol`] where the machine is no x86-64, among others.
     pub fn new() -> Result<Self, VmaError> {
         let place: &'static mut MaybeUninit<OpenObject> = Box::leak(Box::new(MaybeUninit::uninit()));
         let opened = PagesSkelBuilder::default().open(place).map_err(VmaError::Load)?;

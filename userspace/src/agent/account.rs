@@ -65,26 +65,16 @@ pub struct KdamondCost {
     seen: Duration,
     total: Duration,
     share: Option<(Instant, Duration, f64)>,
-    read: Option<Instant>,
 }
-
-/// A thread's time is read this often.
-const OFTEN: Duration = Duration::from_secs(1);
 
 impl KdamondCost {
     /// Another thread monitors from now on.
     pub fn begin(&mut self, pid: u32) {
-        (self.pid, self.seen, self.share, self.read) = (Some(pid), Duration::ZERO, None, None);
+        (self.pid, self.seen, self.share) = (Some(pid), Duration::ZERO, None);
     }
 
     /// Reads the thread's time. Gives its share of a CPU since some seconds ago, and whether it still runs.
     pub fn read(&mut self, now: Instant) -> (f64, bool) {
-        if let Some((_, _, share)) = self.share
-            && self.read.is_some_and(|read| now.saturating_duration_since(read) < OFTEN)
-        {
-            return (share, true);
-        }
-        self.read = Some(now);
         let Some(used) = self.pid.and_then(cpu_time) else { return (0.0, false) };
         self.total += used.saturating_sub(self.seen);
         self.seen = used;

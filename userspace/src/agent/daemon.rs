@@ -111,7 +111,8 @@ pub fn serve(agent: Agent, board: Arc<Board>, events: &Receiver<Event>, serving:
         stale: true,
         show_from: Instant::now(),
         shown_jobs: Vec::new(),
-        looked_at: false,
+        // The first state is shown at once.
+        looked_at: true,
         answers: Vec::new(),
     };
     let mut last = Vec::new();

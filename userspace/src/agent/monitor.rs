@@ -9,8 +9,8 @@ use crate::{
     units::Pid,
 };
 
-/// Heat that twice the time between samples would not tell from full use, and above which nothing is lost.
-const BLURRED: std::ops::Range<f32> = 0.4..0.9;
+/// Heat that would be another with twice the time between samples: below is next to nothing, above is full use.
+const BLURRED: std::ops::Range<f32> = 0.05..0.9;
 /// The part of the memory that has it, at least.
 const BLUR: f64 = 0.02;
 

@@ -258,9 +258,12 @@ async fn converse(
         match request {
             Err(why) => reply.send(Answer::Refused { why }),
             Ok(Request::Status {}) => {
-                let Shown { status, readers, .. } = board.look(events).await;
-                reply.send(match peer.may_read(readers) {
-                    Ok(()) => Answer::Status(status),
+                let may_read = |shown: &Shown| peer.may_read(shown.readers);
+                // Who may not read it has no work done for it.
+                let last = board.last();
+                let shown = if last.at.is_some() && may_read(&last).is_err() { last } else { board.look(events).await };
+                reply.send(match may_read(&shown) {
+                    Ok(()) => Answer::Status(shown.status),
                     Err(refused) => Answer::Refused { why: refused.to_string() },
                 });
             }

@@ -29,10 +29,14 @@ const LEAST: f32 = 4.0;
 /// Has neighbours agree on what only noise makes different, and stand for those that nobody has looked at yet. Regions
 /// are ordered by process and address.
 pub(super) fn agree(regions: &mut [Region]) {
-    lend(regions);
+    // By their own samples alone: what is lent is no evidence.
+    let lent = lent(regions);
     let alike = |a: &Region, b: &Region| side_by_side(a, b) && known(a) == known(b);
     for run in regions.chunk_by_mut(alike).filter(|run| known(&run[0])) {
         run.chunks_mut(GROUP).for_each(together);
+    }
+    for (n, outlook) in lent {
+        regions[n].outlook = outlook;
     }
 }
 
@@ -92,9 +96,10 @@ fn together(group: &mut [Region]) {
     }
 }
 
-/// New memory beside memory that is known is taken to be used as that is, until it is looked at itself.
-fn lend(regions: &mut [Region]) {
-    let mut at = 0;
+/// New memory beside memory that is known is taken to be used as that is, until it is looked at itself: which regions, and
+/// what is expected of them.
+fn lent(regions: &[Region]) -> Vec<(usize, Outlook)> {
+    let (mut at, mut all) = (0, Vec::new());
     while at < regions.len() {
         let beside = |n: usize| side_by_side(&regions[n - 1], &regions[n]);
         if !is_new(&regions[at]) {
@@ -105,12 +110,13 @@ fn lend(regions: &mut [Region]) {
         let before = (at.saturating_sub(GROUP)..at).rev().take_while(|n| known(&regions[*n]) && beside(n + 1));
         let after = (end..regions.len().min(end + GROUP)).take_while(|n| known(&regions[*n]) && beside(*n));
         let (before, after): (Vec<usize>, Vec<usize>) = (before.collect(), after.collect());
-        if let Some(lent) = stand_in(before.iter().chain(&after).map(|n| &regions[*n].outlook)) {
+        if let Some(outlook) = stand_in(before.iter().chain(&after).map(|n| &regions[*n].outlook)) {
             let near = |n: usize| !before.is_empty() && n < at + GROUP || !after.is_empty() && n + GROUP >= end;
-            (at..end).filter(|n| near(*n)).for_each(|n| regions[n].outlook = lent);
+            all.extend((at..end).filter(|n| near(*n)).map(|n| (n, outlook)));
         }
         at = end;
     }
+    all
 }
 
 /// What is expected of a block by its neighbours alone.
@@ -181,6 +187,12 @@ mod tests {
         assert!(known[36..44].iter().all(|known| !known), "too far from both");
         let Outlook { used, doubt, stay_s, .. } = regions[30].outlook;
         assert!((used - 0.6).abs() < 1e-6 && doubt > 0.01 && doubt < 0.011 && stay_s == 5.0, "{used} {doubt} {stay_s}");
+        // They are no evidence for others, nor for those that they stand beside.
+        let mut regions = blocks(&[0.6; 32], 0.004, 1.0);
+        unknown(&mut regions, 4..32);
+        agree(&mut regions);
+        assert!((regions[0].outlook.noise - 0.001).abs() < 1e-6, "of four: {:?}", regions[0].outlook);
+        assert!(regions[19].outlook.is_known() && !regions[20].outlook.is_known());
         // What lies between a hot buffer and a cold one may be either.
         let mut regions = blocks(&[0.9; 48], 0.004, 1.0);
         regions[32..].iter_mut().for_each(|region| region.outlook.used = 0.0);

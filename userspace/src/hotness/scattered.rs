@@ -140,7 +140,9 @@ impl Scattered {
             if bytes > LOOK_BYTES {
                 break;
             }
-            self.turn = key(region);
+            if self.reach != Reach::Few {
+                self.turn = key(region);
+            }
             taken.push((region.pid, region.range));
         }
         taken.sort_unstable();

@@ -19,7 +19,7 @@ pub struct Rule {
     pub promote_heat: f32,
     /// Whether the job gives back whatever is worth least, and gets nothing: it has more than its share.
     pub gives_back: bool,
-    /// Aggregations that must have looked at a block before it moves.
+    /// Aggregations that must have looked at a block before it moves, by its heat or down.
     pub min_seen: u32,
     /// A block is young until so many aggregations have looked at it.
     pub young_seen: u32,

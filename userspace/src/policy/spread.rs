@@ -154,7 +154,9 @@ impl Speed {
 
 /// Bytes a second of so many bytes of a region.
 fn traffic(region: &Region, bytes: u64, looks_per_s: f64) -> f64 {
-    bytes as f64 * looks_per_s * -f64::from(1.0 - region.heat.clamp(0.0, MANY)).ln()
+    // What nobody has looked at yet is used as its neighbours are.
+    let heat = if region.seen == 0 { region.heat.max(region.outlook.used) } else { region.heat };
+    bytes as f64 * looks_per_s * -f64::from(1.0 - heat.clamp(0.0, MANY)).ln()
 }
 
 #[cfg(test)]

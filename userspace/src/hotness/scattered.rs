@@ -7,13 +7,14 @@
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
 //! hundredth of them, were found accessed within the last aggregations, they are looked at: first a few of those that were
-//! found accessed ([`TRIAL`] blocks), and where there were hot pages among them at once all, up to [`LOOK_BYTES`] at a time
-//! and the others the next time. A look is two rounds of [`ROUND`]. A page is hot that was accessed in both; of a
+//! found accessed ([`TRIAL`] blocks), for one [`ROUND`]. Where at least half of those with accessed pages have at most
+//! [`SPARSE`] of them, all are looked at, at once and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A page is hot that was accessed in both; of a
 //! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A
 //! block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!
-//! A look that found nothing new doubles the pause before the next one, from [`PAUSE`] to [`LONGEST`]; it is at least
-//! [`SHARE`] times what the look cost.
+//! A look that found nothing new doubles the pause before the next one, up to [`LONGEST`]: from [`FIRST`], since a young job
+//! does not do yet what it will, and from [`PAUSE`] after one that found something. It is at least [`SHARE`] times what the
+//! look cost.
 
 use std::{
     collections::BTreeMap,
@@ -41,6 +42,8 @@ const ROUND: Duration = Duration::from_secs(1);
 const SPARSE: u32 = 64;
 /// A mark lasts so long.
 const KEEP: Duration = Duration::from_secs(600);
+/// Half of the pause after a first look in vain.
+const FIRST: Duration = Duration::from_secs(1);
 /// The pause after a look that found something, and the longest one.
 const PAUSE: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(300);
@@ -61,7 +64,7 @@ pub struct Scattered {
 
 impl Default for Scattered {
     fn default() -> Self {
-        Self { look: None, next: None, pause: PAUSE, reach: Reach::Few, turn: (Pid(0), 0), known: BTreeMap::new() }
+        Self { look: None, next: None, pause: FIRST, reach: Reach::Few, turn: (Pid(0), 0), known: BTreeMap::new() }
     }
 }
 
@@ -172,23 +175,28 @@ impl Scattered {
         let Some(mut look) = self.look.take() else { return &[] };
         look.spent += spent;
         match look.first.take() {
+            None if self.reach == Reach::Few => self.end(&look, is_promising(&accessed), now),
             None => {
                 (look.first, look.since) = (Some(accessed), now);
-                &self.look.insert(look).ranges
+                return &self.look.insert(look).ranges;
             }
             Some(first) => {
                 let found = self.take_in(&look.ranges, &first, &accessed, now);
-                self.reach = match self.reach {
-                    Reach::Few if found => Reach::Rest,
-                    _ if found => Reach::All,
-                    _ => Reach::Few,
-                };
-                self.pause = if found { PAUSE } else { (self.pause * 2).min(LONGEST) };
-                let pause = if self.reach == Reach::Rest { Duration::ZERO } else { self.pause };
-                self.next = Some(now + pause.max(look.spent * SHARE));
-                &[]
+                self.end(&look, found, now);
             }
         }
+        &[]
+    }
+
+    fn end(&mut self, look: &Look, found: bool, now: Instant) {
+        self.pause = if found { PAUSE } else { (self.pause * 2).min(LONGEST) };
+        self.reach = match self.reach {
+            Reach::Few if found => Reach::Rest,
+            _ if found => Reach::All,
+            _ => Reach::Few,
+        };
+        let pause = if self.reach == Reach::Rest { Duration::ZERO } else { self.pause };
+        self.next = Some(now + pause.max(look.spent * SHARE));
     }
 
     /// Gives a look up, because the pages cannot be asked.
@@ -264,6 +272,13 @@ fn pages_of(block: u64, range: Range) -> std::ops::Range<usize> {
     let first = block * BLOCK;
     let number = |address: u64| (address.clamp(first, first + BLOCK) - first).div_ceil(PAGE) as usize;
     number(range.start)..number(range.end)
+}
+
+/// Whether what was accessed of most blocks was a few pages: a sweep that passes leaves whole blocks.
+fn is_promising(accessed: &BTreeMap<(Pid, u64), PageBits>) -> bool {
+    let used = accessed.values().map(ones).filter(|pages| *pages > 0);
+    let sparse = used.clone().filter(|pages| *pages <= SPARSE).count();
+    sparse > 0 && 2 * sparse >= used.count()
 }
 
 /// Pages accessed in both rounds, where they were few.

@@ -51,6 +51,20 @@ fn look(scattered: &mut Scattered, first: &[(u64, PageBits)], second: &[(u64, Pa
     end
 }
 
+/// All are looked at from the first look on.
+fn thorough() -> Scattered {
+    Scattered { reach: Reach::All, ..Scattered::default() }
+}
+
+/// A look at a few, in which each block's pages were as given; its end.
+fn trial(scattered: &mut Scattered, seen: &[(u64, PageBits)], start: Instant) -> Instant {
+    let end = start + ROUND;
+    assert!(scattered.due(end).is_some());
+    let seen = seen.iter().map(|(n, pages)| ((JOB, *n), *pages)).collect();
+    assert_eq!(scattered.seen(seen, Duration::ZERO, end), [], "one round");
+    end
+}
+
 #[test]
 fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at() {
     let (mut scattered, now) = (Scattered::default(), Instant::now());
@@ -61,10 +75,11 @@ fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at()
     let whole = |from, to| (JOB, Range::new(from * BLOCK, to * BLOCK));
     assert_eq!(begin(&mut scattered, regions.clone(), now), [whole(0, 4)], "those that spoke");
     assert_eq!(begin(&mut scattered, regions.clone(), now), [], "one look at a time");
-    let end = look(&mut scattered, &[(2, page(9))], &[(2, page(9))], now);
-    let rest = [whole(0, 2), whole(3, 20), whole(22, 23)];
-    assert_eq!(begin(&mut scattered, regions.clone(), end), rest, "at once");
+    let end = trial(&mut scattered, &[(2, page(9)), (3, [u64::MAX; 8])], now);
+    assert_eq!(scattered.count(), 0, "it only says where to look");
+    assert_eq!(begin(&mut scattered, regions.clone(), end), [whole(0, 20), whole(22, 23)], "at once");
     let end = look(&mut scattered, &[(3, page(9))], &[(3, page(9))], end);
+    assert_eq!(scattered.count(), 1);
     assert_eq!(begin(&mut scattered, regions.clone(), end + PAUSE), [], "not enough have spoken that are not known");
     regions[5..9].iter_mut().for_each(|region| (region.heat, region.idle_s) = (0.002, 1.0));
     assert_eq!(begin(&mut scattered, regions, end + PAUSE), [whole(0, 20), whole(22, 23)], "the last look found some");
@@ -81,9 +96,17 @@ fn a_first_look_is_at_a_few_of_many() {
         })
         .collect();
     assert!(blocks.len() == 20 && blocks.first() == Some(&0) && blocks.last() == Some(&95), "{blocks:?}");
-    let end = look(&mut scattered, &[], &[], now);
-    let again = begin(&mut scattered, suspects(400, 100), end + LONGEST);
-    assert!(again.len() <= TRIAL, "there was nothing");
+    // Nothing, and a sweep that passes.
+    let swept = [(0, [u64::MAX; 8]), (5, [u64::MAX; 8]), (10, page(0))];
+    let mut end = now;
+    for (seen, pause) in [(&[][..], 2), (&swept, 4), (&[], 8)] {
+        end = trial(&mut scattered, seen, end);
+        let due = end + Duration::from_secs(pause);
+        assert_eq!(begin(&mut scattered, suspects(400, 100), due - Duration::from_millis(1)), []);
+        let again = begin(&mut scattered, suspects(400, 100), due).len();
+        assert!(again == 20, "{again}");
+        end = due;
+    }
 }
 
 #[test]
@@ -101,7 +124,7 @@ fn old_hits_pinned_blocks_and_those_hardly_known_say_nothing() {
 
 #[test]
 fn a_page_is_hot_that_both_rounds_saw_in_a_block_hardly_used() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (thorough(), Instant::now());
     begin(&mut scattered, suspects(9, 5), now);
     let mut dense = [0; 8];
     dense[..2].fill(u64::MAX);
@@ -120,7 +143,7 @@ fn a_page_is_hot_that_both_rounds_saw_in_a_block_hardly_used() {
 
 #[test]
 fn what_was_asked_for_is_not_asked_again_until_it_goes_down() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (thorough(), Instant::now());
     begin(&mut scattered, suspects(9, 5), now);
     look(&mut scattered, &[(2, page(511))], &[(2, page(511))], now);
     let hot = runs(2, &scattered.pages(JOB, 2).unwrap(), Range::new(0, 9 * BLOCK));
@@ -135,7 +158,7 @@ fn what_was_asked_for_is_not_asked_again_until_it_goes_down() {
 
 #[test]
 fn marked_blocks_cause_no_look_and_looks_in_vain_come_ever_more_rarely() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (thorough(), Instant::now());
     begin(&mut scattered, suspects(8, 8), now);
     let all: Vec<_> = (0..8).map(|n| (n, page(n as usize))).collect();
     let end = look(&mut scattered, &all, &all, now);
@@ -146,13 +169,13 @@ fn marked_blocks_cause_no_look_and_looks_in_vain_come_ever_more_rarely() {
     for pause in [6, 12, 24, 48, 96, 192, 300, 300].map(Duration::from_secs) {
         assert_eq!(begin(&mut scattered, suspects(8, 8), end + pause - Duration::from_millis(1)), []);
         assert!(!begin(&mut scattered, suspects(8, 8), end + pause).is_empty(), "{pause:?}");
-        end = look(&mut scattered, &[], &[], end + pause);
+        end = trial(&mut scattered, &[], end + pause);
     }
 }
 
 #[test]
 fn a_large_job_is_looked_at_in_turn() {
-    let (mut scattered, now) = (Scattered { reach: Reach::All, ..Scattered::default() }, Instant::now());
+    let (mut scattered, now) = (thorough(), Instant::now());
     let blocks = LOOK_BYTES / BLOCK;
     let whole = |from, to| (JOB, Range::new(from * BLOCK, to * BLOCK));
     assert_eq!(begin(&mut scattered, suspects(blocks + 9, blocks), now), [whole(0, blocks)]);

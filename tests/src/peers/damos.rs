@@ -129,7 +129,9 @@ impl Side {
         }
         if goals {
             // Basis points, aggregations, and bounds in µs.
-            for (what, value) in [("access_bp", 400), ("aggrs", 3), ("min_us", 5000), ("max_us", 10_000_000)] {
+            for (what, value) in
+                [("access_bp", 400), ("aggrs", 3), ("min_sample_us", 5000), ("max_sample_us", 10_000_000)]
+            {
                 put(&format!("{attrs}/intervals/intervals_goal/{what}"), value.to_string());
             }
         }

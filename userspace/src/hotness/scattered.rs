@@ -8,9 +8,10 @@
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
 //! hundredth of them, were found accessed within the last aggregations, they are looked at: first a few of those that were
 //! found accessed ([`TRIAL`] blocks), for one [`ROUND`]. Where at least half of those with accessed pages have at most
-//! [`SPARSE`] of them, all are looked at, at once and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A page is hot that was accessed in both; of a
-//! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show. A
-//! block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
+//! [`SPARSE`] of them, all are looked at, at once and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A
+//! page is hot that was accessed in both; of a block in which more than [`SPARSE`] pages were accessed nothing is said: that
+//! is a sweep, or use that its samples show. A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and
+//! is no reason for another look.
 //!
 //! A look that found nothing new doubles the pause before the next one, up to [`LONGEST`]: from [`FIRST`], since a young job
 //! does not do yet what it will, and from [`PAUSE`] after one that found something. It is at least [`SHARE`] times what the

@@ -18,8 +18,10 @@ use crate::observe::status::Status;
 const OLD: Duration = Duration::from_millis(500);
 /// Nobody waits longer for a new one: the agent may be at work, and the old one has to do.
 const PATIENCE: Duration = Duration::from_millis(25);
-/// And for the first one.
-const FIRST: Duration = Duration::from_secs(5);
+/// Unless it is older than this, or there is none.
+const AGED: Duration = Duration::from_secs(4);
+/// Then nobody waits longer than this.
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// The state last shown.
 #[derive(Debug, Default)]
@@ -58,7 +60,8 @@ impl Board {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The state of now, or of a moment ago where the agent is at work. However many ask, the agent hears of it once.
+    /// The state of now, or of [`AGED`] ago where the agent is at work; older only where it does not answer for [`LONGEST`].
+    /// However many ask, the agent hears of it once.
     pub(super) async fn look(&self, events: &mpsc::Sender<Event>) -> Shown {
         let anew = self.anew.notified();
         tokio::pin!(anew);
@@ -70,7 +73,8 @@ impl Board {
         }
         // Fails where the agent is ending: the last state holds.
         if self.asked.swap(true, Ordering::Relaxed) || events.send(Event::Look).is_ok() {
-            let _ = timeout(if last.at.is_some() { PATIENCE } else { FIRST }, anew).await;
+            let young = last.at.is_some_and(|at| at.elapsed() < AGED);
+            let _ = timeout(if young { PATIENCE } else { LONGEST }, anew).await;
         }
         self.last()
     }
@@ -121,6 +125,6 @@ mod tests {
         assert_eq!(look(&board, &events).status.pid, 7);
         assert_eq!(asked.try_iter().count(), 1);
         drop(asked);
-        look(&Board::default(), &events);
+        assert_eq!(look(&Board::default(), &events).status.pid, 0);
     }
 }

@@ -208,7 +208,7 @@ impl Agent {
         let (read, gone) = self.memory.refresh(now);
         let unseen = |job: &jobs::Job| job.view.regions.is_empty();
         let first = read.iter().any(|pid| self.jobs.of(*pid).is_some_and(unseen));
-        self.news |= settled || !read.is_empty() || !gone.is_empty();
+        self.news |= !read.is_empty() || !gone.is_empty();
         for pid in read {
             if let Some(job) = self.jobs.of_mut(pid) {
                 job.faults.place(pid, self.memory.residents_of(pid));

@@ -234,7 +234,9 @@ impl Agent {
         let share = shares.fold(0.0, f64::max);
         let acts = self.schemes.act(now);
         let cadence = self.schemes.cadence.get_or_insert_with(|| cadence_of(&self.config, now));
-        if cadence.step(acts, share, || true, now) {
+        // What each region is used is not known here, so that more samples are never given up for it.
+        let may_blur = || true;
+        if cadence.step(acts, share, may_blur, now) {
             tracing::debug!(share, factor = cadence.factor(), "DAMON's schemes look at another rate");
         }
         let works = &self.schemes.asked;

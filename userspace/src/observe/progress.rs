@@ -24,6 +24,8 @@ use serde::{Deserialize, Serialize};
 const LEAST: usize = 8;
 /// Samples before the moves that are kept: what was long ago is no comparison.
 const BEFORE: usize = 16;
+/// Samples after the moves among which a steady rate is looked for.
+const PATIENCE: usize = 2 * BEFORE;
 /// Moves that go on for so many samples are held against what was before them without waiting for their end.
 const DURING: usize = 40;
 /// Medians nearer than this are the same.
@@ -226,9 +228,14 @@ impl Tracker {
             return;
         }
         spell.after.push(rate);
-        // Caches and TLBs fill again in the first one.
-        if let Some(after) = spell.after.get(1..).filter(|after| after.len() >= LEAST) {
-            let (before, rate, for_others) = (spell.before, Rate::of(after), spell.for_others);
+        // Caches and TLBs fill again in the first one. A job that is disturbed just then is waited for.
+        if spell.after.len() <= LEAST {
+            return;
+        }
+        let after = &spell.after[(spell.after.len() - BEFORE.min(spell.after.len() - 1))..];
+        let rate = Rate::of(after);
+        if rate.is_some() || spell.after.len() > PATIENCE {
+            let (before, for_others) = (spell.before, spell.for_others);
             self.still = after.iter().copied().collect();
             self.spell = None;
             self.judge(before, rate, for_others);

@@ -69,6 +69,23 @@ fn a_checkpoint_after_the_moves_is_no_slower_job() {
 }
 
 #[test]
+fn a_job_disturbed_just_after_the_moves_is_waited_for() {
+    let mut tracker = Tracker::default();
+    feed(&mut tracker, &series(100.0, 0.05, 16, 1), Moves::None);
+    feed(&mut tracker, &[80.0; 3], Moves::ForIt);
+    feed(&mut tracker, &[200.0, 60.0, 62.0, 61.0, 60.0, 200.0, 199.0, 201.0, 200.0, 202.0], Moves::None);
+    assert_eq!(tracker.progress().verdict, None, "it rose by three");
+    feed(&mut tracker, &series(200.0, 0.05, 12, 2), Moves::None);
+    assert_eq!(tracker.progress().verdict, Some(Verdict::Faster));
+
+    // One that never is steady is given up, and what comes then may be compared with what follows.
+    feed(&mut tracker, &[80.0; 3], Moves::ForIt);
+    feed(&mut tracker, &(0..40).map(|n| 100.0 * 1.2_f64.powi(n)).collect::<Vec<_>>(), Moves::None);
+    let progress = tracker.progress();
+    assert!(progress.verdict.is_none() && progress.unknown.unwrap().contains("no steady rate"));
+}
+
+#[test]
 fn a_step_longer_than_a_sample_widens_the_notches_and_decides_nothing() {
     let phases = |high: f64| (0..16).map(|n| if n % 4 < 2 { high } else { 1.0 }).collect::<Vec<_>>();
     let mut tracker = Tracker::default();

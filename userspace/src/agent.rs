@@ -194,7 +194,7 @@ impl Agent {
             return NOBODY;
         }
         let tick = self.config.agent.tick;
-        if self.is_recorded() || self.gpu.fast || self.jobs.iter().any(|job| job.scattered.looks()) {
+        if self.is_recorded() || self.gpu.fast || self.looks_closer() {
             return tick;
         }
         (self.acted.elapsed() / 8).clamp(tick, tick.max(LONGEST_TICK))
@@ -220,11 +220,12 @@ impl Agent {
         let heard = self.listen(now);
         self.weigh(now);
         self.drive_schemes(now);
+        let found = self.see_closer(now);
         // The monitor tells once an aggregation, which is longer than a tick: the same evidence gives the same decision,
         // and what a growing job faults in is no evidence of use.
         self.news |= heard == Heard::Faults;
         let decided = now.duration_since(self.decided);
-        if settled || first || heard == Heard::Uses || self.news && decided >= OFTEN || decided >= STALE {
+        if settled || first || found || heard == Heard::Uses || self.news && decided >= OFTEN || decided >= STALE {
             (self.decided, self.news) = (now, false);
             if let Err(error) = self.host.refresh_free(&self.root) {
                 self.reread_host(&error);

@@ -61,7 +61,32 @@ impl Pages {
 }
 
 impl Agent {
-    /// Carries each job's look at single pages on.
+    /// Reads what the looks under way have seen; whether one has found hot pages.
+    pub(super) fn see_closer(&mut self, now: Instant) -> bool {
+        let mut found = false;
+        for job in self.jobs.iter_mut() {
+            let Some(due) = job.scattered.due(now) else { continue };
+            let began = Instant::now();
+            let read = self.pages.get().map_or(Err("the program is gone".to_owned()), |pages| read(pages, due));
+            match read {
+                Ok(accessed) => {
+                    let before = job.scattered.count();
+                    let again = job.scattered.seen(accessed, began.elapsed(), now);
+                    let cooled = cool(&self.memory, again);
+                    let (took, hot) = (began.elapsed(), job.scattered.count());
+                    found |= hot > before;
+                    tracing::debug!(job = job.id, ?took, cooled, hot, "single pages were looked at");
+                }
+                Err(error) => {
+                    tracing::debug!(job = job.id, error, "single pages cannot be looked at");
+                    job.scattered.give_up(now);
+                }
+            }
+        }
+        found
+    }
+
+    /// Begins looks at jobs in which single pages may be hot.
     pub(super) fn look_closer(&mut self, now: Instant) {
         let lower = self.host.lower();
         let recent_s = (self.cadence.now().aggregation * RECENT).as_secs_f32();
@@ -71,35 +96,19 @@ impl Agent {
             by_policy && job.asked.mode == Mode::Migrate && job.plans()
         };
         for job in self.jobs.iter_mut().filter(looks) {
-            if let Some(due) = job.scattered.due(now) {
-                let began = Instant::now();
-                let read = self.pages.get().map_or(Err("the program is gone".to_owned()), |pages| read(pages, due));
-                match read {
-                    Ok(accessed) => {
-                        let again = job.scattered.seen(accessed, began.elapsed(), now);
-                        let cooled = cool(&self.memory, again);
-                        tracing::debug!(
-                            job = job.id,
-                            took = ?began.elapsed(),
-                            cooled,
-                            hot = job.scattered.count(),
-                            "single pages were looked at"
-                        );
-                    }
-                    Err(error) => {
-                        tracing::debug!(job = job.id, error, "single pages cannot be looked at");
-                        job.scattered.give_up(now);
-                    }
-                }
-            } else {
-                let readable = || self.pages.get().is_some();
-                let begun = job.scattered.begin(&job.view, |node| lower.contains(node), recent_s, readable, now);
-                if !begun.is_empty() {
-                    let cooled = cool(&self.memory, begun);
-                    tracing::debug!(job = job.id, cooled, "a look at single pages begins");
-                }
+            let readable = || self.pages.get().is_some();
+            let begun = job.scattered.begin(&job.view, |node| lower.contains(node), recent_s, readable, now);
+            if !begun.is_empty() {
+                let cooled = cool(&self.memory, begun);
+                tracing::debug!(job = job.id, cooled, "a look at single pages begins");
             }
         }
+    }
+
+    /// Whether looks are under way or about to begin, which wait for a tick.
+    pub(super) fn looks_closer(&self) -> bool {
+        matches!(&self.pages, Pages::Loading(loading) if !loading.is_finished())
+            || self.jobs.iter().any(|job| job.scattered.looks())
     }
 }
 

@@ -6,12 +6,12 @@
 //!
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
-//! hundredth of them, were found accessed within the last aggregations, they are looked at: first a few of those that were
-//! found accessed ([`TRIAL`] blocks), for one [`ROUND`]. Where at least half of those with accessed pages have at most
-//! [`SPARSE`] of them, all are looked at, at once and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A
-//! page is hot that was accessed in both; of a block in which more than [`SPARSE`] pages were accessed nothing is said: that
-//! is a sweep, or use that its samples show. A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and
-//! is no reason for another look.
+//! hundredth of them, were found accessed within the last aggregations, and the job no longer fills its memory, which
+//! touches every page once, they are looked at: first a few of those that were found accessed ([`TRIAL`] blocks), for one
+//! [`ROUND`]. Where at least half of those with accessed pages have at most [`SPARSE`] of them, all are looked at, at once
+//! and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A page is hot that was accessed in both; of a
+//! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show.
+//! A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
 //!
 //! A look that found nothing new doubles the pause before the next one, up to [`LONGEST`]: from [`FIRST`], since a young job
 //! does not do yet what it will, and from [`PAUSE`] after one that found something. It is at least [`SHARE`] times what the
@@ -33,6 +33,10 @@ const SPOKEN: usize = 4;
 const DENSE: f32 = 0.25;
 /// Aggregations that must have looked at a block for its hits to count.
 const SEEN: u32 = 3;
+/// A block that fewer aggregations have looked at was just filled; where more than one suspect in [`FILLS`] was, the job
+/// still fills its memory.
+const YOUNG: u32 = 2;
+const FILLS: usize = 16;
 /// Blocks of a first look: most jobs have nothing to find, and a look costs a walk over the page tables.
 const TRIAL: usize = 24;
 /// Bytes of blocks that one look takes.
@@ -125,7 +129,8 @@ impl Scattered {
             hit && !self.known.contains_key(&key(region))
         };
         let spoken: Vec<&Region> = suspects.iter().filter(speaks).copied().collect();
-        let mut enough = spoken.len() >= SPOKEN.max(suspects.len() / 100);
+        let young = suspects.iter().filter(|region| region.seen < YOUNG).count();
+        let mut enough = spoken.len() >= SPOKEN.max(suspects.len() / 100) && young <= suspects.len() / FILLS;
         if self.reach == Reach::Rest {
             suspects.retain(|region| !self.known.contains_key(&key(region)));
             (self.reach, enough) = (Reach::All, true);
@@ -165,9 +170,9 @@ impl Scattered {
         Some(&look.ranges)
     }
 
-    /// Whether a look is under way.
+    /// Whether a look is under way, or has its greater part before it.
     pub fn looks(&self) -> bool {
-        self.look.is_some()
+        self.look.is_some() || self.reach == Reach::Rest
     }
 
     /// Takes in which pages were accessed, and what asking took. Gives the ranges whose accessed bits are to be taken away
@@ -196,8 +201,7 @@ impl Scattered {
             _ if found => Reach::All,
             _ => Reach::Few,
         };
-        let pause = if self.reach == Reach::Rest { Duration::ZERO } else { self.pause };
-        self.next = Some(now + pause.max(look.spent * SHARE));
+        self.next = (self.reach != Reach::Rest).then(|| now + self.pause.max(look.spent * SHARE));
     }
 
     /// Gives a look up, because the pages cannot be asked.

@@ -86,6 +86,16 @@ fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at()
 }
 
 #[test]
+fn a_job_that_fills_its_memory_is_not_looked_at() {
+    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let mut regions = suspects(160, 20);
+    regions[100..111].iter_mut().for_each(|region| region.seen = 1);
+    assert_eq!(begin(&mut scattered, regions.clone(), now), []);
+    regions[100].seen = 2;
+    assert_ne!(begin(&mut scattered, regions, now), [], "and no pause is kept for it");
+}
+
+#[test]
 fn a_first_look_is_at_a_few_of_many() {
     let (mut scattered, now) = (Scattered::default(), Instant::now());
     let blocks: Vec<u64> = begin(&mut scattered, suspects(400, 100), now)

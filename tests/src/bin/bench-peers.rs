@@ -101,20 +101,30 @@ impl Run {
             Ok(system.moves() && stored.is_some_and(|cell| !cell.moved_at_all()))
         };
         let mut again = self.job(kernel, workload, self.args.again_seconds);
+        let mut idle = Vec::new();
         if again.seconds > job.seconds {
-            again.systems = job
-                .systems
-                .iter()
-                .filter_map(|system| still(self, system).map(|is| is.then_some(*system)).transpose())
-                .collect::<Result<_>>()?;
+            for system in System::PEERS {
+                if still(self, &system)? {
+                    idle.push(system);
+                }
+            }
+        }
+        if !idle.is_empty() {
+            // What both cost is compared over the same time.
+            idle.push(System::Agent);
+            again.systems.retain(|system| idle.contains(system));
             self.fill(again.clone())?;
         }
         for system in System::ALL {
             let stored = |job: &Job| Ok::<_, anyhow::Error>(self.store.stored(&self.key(job, system)?).cloned());
-            let long = if still(self, &system)? && again.seconds > job.seconds { stored(&again)? } else { None };
+            let policy = (system == System::Agent).then(|| self.args.policy.clone());
+            let long = if idle.contains(&system) { stored(&again)? } else { None };
             let seen = match (long, stored(&job)?) {
-                (Some(cell), _) => Seen { cell, note: Some(format!("again, {} s", again.seconds)) },
-                (None, Some(cell)) => Seen { cell, note: (system == System::Agent).then(|| self.args.policy.clone()) },
+                (Some(cell), _) => {
+                    let note = policy.into_iter().chain([format!("again, {} s", again.seconds)]);
+                    Seen { cell, note: Some(note.collect::<Vec<_>>().join(", ")) }
+                }
+                (None, Some(cell)) => Seen { cell, note: policy },
                 (None, None) => continue,
             };
             cells.insert((workload, system), seen);

@@ -266,7 +266,8 @@ pub(super) fn means(touches: &[Touch]) -> Vec<(u64, f32, f32)> {
         .collect()
 }
 
-fn overlap(block: u64, range: &Range) -> u64 {
+/// Bytes of a range that lie in a block.
+pub(super) fn overlap(block: u64, range: &Range) -> u64 {
     range.end.min((block + 1).saturating_mul(BLOCK)).saturating_sub(range.start.max(block * BLOCK))
 }
 

@@ -11,8 +11,11 @@
 //!
 //! Of long steps it is kept, too, when in them a block is used ([`super::turns`]).
 //!
+//! A copy to or from a device leaves no accessed bit. It counts as one sample that found the block accessed, in the
+//! aggregation under way.
+//!
 //! Touches of one aggregation come with one time. It is taken in when a later one begins, or [`LATE`] after it. Where
-//! no monitor looks, the page faults of a second are one.
+//! no monitor looks, the page faults and copies of a second are one.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,12 +29,12 @@ use tensortier_replay::{
 
 use super::{
     Outlook, Turns,
-    map::{FORGET, SAME, means},
+    map::{FORGET, SAME, means, overlap},
     turns::LONG_S,
 };
 use crate::{
     source::{Touch, TouchKind},
-    units::Pid,
+    units::{BLOCK, Pid},
 };
 
 /// Seconds of full use that moving a block once costs (ours).
@@ -48,6 +51,8 @@ const SPACINGS: u32 = 3;
 const MISSED: u64 = 4;
 /// Samples a second until another number is told.
 const SAMPLES_PER_S: f32 = 20.0;
+/// Use that is next to none: where no monitor looks, such a block is forgotten in time.
+const NOTHING: f32 = 1e-3;
 /// Blocks kept for one job.
 const MOST_BLOCKS: u64 = 4 << 20;
 
@@ -60,6 +65,8 @@ pub struct Usage {
     /// The aggregation under way, and blocks of page faults since the last one.
     open: Vec<Touch>,
     faulted: HashSet<u64>,
+    /// How often devices copied each block since then.
+    copied: HashMap<(Pid, u64), f32>,
     made: Instant,
     /// The last aggregation, and the time between the last two; whether there was one that was not of faults alone.
     last: Option<Instant>,
@@ -96,6 +103,7 @@ impl Usage {
             blocks: HashMap::new(),
             open: Vec::new(),
             faulted: HashSet::new(),
+            copied: HashMap::new(),
             made: now,
             last: None,
             spacing: Duration::from_secs(1),
@@ -129,10 +137,16 @@ impl Usage {
                     }
                     self.open.push(*touch);
                 }
-                // They have no share of samples: they tell of steps, not of how much a block is used.
+                // Faults have no share of samples: they tell of steps, not of how much a block is used.
                 TouchKind::Fault | TouchKind::Transfer => {
                     let room = (self.faulted.len() as u64) < MOST_BLOCKS && touch.weight > 0.0;
-                    self.faulted.extend(blocks.filter(|_| room).map(|block| address(touch.pid, block)));
+                    for block in blocks.filter(|_| room) {
+                        self.faulted.insert(address(touch.pid, block));
+                        if touch.kind == TouchKind::Transfer {
+                            let share = overlap(block, &touch.range) as f32 / BLOCK as f32;
+                            *self.copied.entry((touch.pid, block)).or_default() += share * touch.weight;
+                        }
+                    }
                 }
             }
         }
@@ -171,6 +185,7 @@ impl Usage {
     pub fn forget(&mut self, pid: Pid) {
         self.blocks.retain(|(of, _), _| *of != pid);
         self.open.retain(|touch| touch.pid != pid);
+        self.copied.retain(|(of, _), _| *of != pid);
     }
 
     /// Takes in the aggregation under way.
@@ -190,46 +205,44 @@ impl Usage {
         let now = at.saturating_duration_since(self.made).as_secs_f64();
         let passed = self.last.map(|last| at.saturating_duration_since(last));
         let seconds = passed.map_or(FIRST_S, |passed| passed.as_secs_f32()).clamp(1e-3, MOST_S);
-        self.count += u64::from(!open.is_empty());
+        let looked = !open.is_empty() || !self.monitored;
+        self.count += u64::from(looked);
         let sample = Sample::of(self.blocks.len());
         let mut touched: Vec<u64> = self.faulted.drain().filter(|&address| sample.has(address)).collect();
         let mut sums = (0.0, 0.0);
         // The aggregation stands for the time before it.
         let half = Duration::from_secs_f32(seconds / 2.0).min(at.saturating_duration_since(self.made));
         let middle = self.long_s.zip(self.phase(at - half));
-        for of in open.chunk_by(|a, b| a.pid == b.pid) {
-            let pid = of[0].pid;
-            for (block, weight, alike) in means(of) {
-                if weight > 0.0 && sample.has(address(pid, block)) {
-                    touched.push(address(pid, block));
-                }
-                let full = self.blocks.len() as u64 >= MOST_BLOCKS;
-                if full && !self.blocks.contains_key(&(pid, block)) {
-                    continue;
-                }
-                let known = self.blocks.entry((pid, block)).or_default();
-                let mut lived = seconds;
-                if known.seen + MISSED >= self.count && known.seen > 0 {
-                    lived = ((now - known.looked) as f32).clamp(seconds, MOST_S);
-                } else {
-                    if known.seen > 0 {
-                        known.value.died(known.looked);
-                    }
-                    known.value.born(now - f64::from(seconds));
-                }
-                (known.seen, known.looked, known.alike) = (self.count, now, alike);
-                if let Some((step_s, phase)) = middle {
-                    known.turns.get_or_insert_default().observe(phase, seconds, step_s, weight);
-                }
-                let ended = known.value.observe(now, lived, weight * lived, &self.common, 2.0 * MOVE_COST_S);
-                if let Some(phase) = ended {
-                    self.common.ended(phase);
-                }
-                sums.0 += f64::from(known.value.variance);
-                sums.1 += f64::from(known.value.mean);
+        for (pid, block, weight, alike) in self.seen_of(&open, seconds) {
+            if weight > 0.0 && sample.has(address(pid, block)) {
+                touched.push(address(pid, block));
             }
+            let full = self.blocks.len() as u64 >= MOST_BLOCKS;
+            if full && !self.blocks.contains_key(&(pid, block)) {
+                continue;
+            }
+            let known = self.blocks.entry((pid, block)).or_default();
+            let mut lived = seconds;
+            if known.seen + MISSED >= self.count && known.seen > 0 {
+                lived = ((now - known.looked) as f32).clamp(seconds, MOST_S);
+            } else {
+                if known.seen > 0 {
+                    known.value.died(known.looked);
+                }
+                known.value.born(now - f64::from(seconds));
+            }
+            (known.seen, known.looked, known.alike) = (self.count, now, alike);
+            if let Some((step_s, phase)) = middle {
+                known.turns.get_or_insert_default().observe(phase, seconds, step_s, weight);
+            }
+            let ended = known.value.observe(now, lived, weight * lived, &self.common, 2.0 * MOVE_COST_S);
+            if let Some(phase) = ended {
+                self.common.ended(phase);
+            }
+            sums.0 += f64::from(known.value.variance);
+            sums.1 += f64::from(known.value.mean);
         }
-        if !open.is_empty() {
+        if looked {
             self.common.disperse(sums.0, sums.1, seconds);
         }
         touched.sort_unstable();
@@ -241,6 +254,31 @@ impl Usage {
         self.count_steps(at);
         self.turn_to(self.common.step.filter(|step| *step >= LONG_S && self.next.is_some()));
         self.sweep(at, now);
+    }
+
+    /// The share of samples that found each block accessed, copies taken in, and how many blocks were looked at as one.
+    /// Where no monitor looks, what is not copied is not used.
+    fn seen_of(&mut self, open: &[Touch], seconds: f32) -> Vec<(Pid, u64, f32, f32)> {
+        let mut copied = std::mem::take(&mut self.copied);
+        if !self.monitored {
+            let used = self.blocks.iter().filter(|(_, block)| block.value.expected() > NOTHING);
+            for (block, _) in used {
+                copied.entry(*block).or_default();
+            }
+        }
+        let samples = self.common.samples * seconds;
+        let mut seen = Vec::with_capacity(copied.len());
+        for of in open.chunk_by(|a, b| a.pid == b.pid) {
+            let pid = of[0].pid;
+            seen.extend(means(of).into_iter().map(|(block, weight, alike)| {
+                let copies = copied.remove(&(pid, block)).unwrap_or_default();
+                (pid, block, (weight + copies / samples).min(1.0), alike)
+            }));
+        }
+        let mut rest: Vec<_> = copied.into_iter().collect();
+        rest.sort_unstable_by_key(|(block, _)| *block);
+        seen.extend(rest.into_iter().map(|((pid, block), copies)| (pid, block, (copies / samples).min(1.0), 1.0)));
+        seen
     }
 
     /// Steps have no mark in the touches: they are counted from where the period became known.

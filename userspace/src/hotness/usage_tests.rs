@@ -66,6 +66,40 @@ fn a_sweep_has_a_step_and_the_same_use_wherever_it_is() {
 }
 
 #[test]
+fn a_copy_is_one_sample_that_found_its_block_used_with_and_without_a_monitor() {
+    let copies = |times: f32, at: Instant| Touch {
+        pid: JOB,
+        range: Range::new(BLOCK, BLOCK + BLOCK / 2),
+        kind: TouchKind::Transfer,
+        weight: times,
+        at,
+    };
+    let mut watched = Bench::new();
+    watched.usage.sampled(20.0);
+    for _ in 0..40 {
+        watched.usage.observe(&[copies(4.0, watched.now)], watched.now);
+        watched.second(&[0.3, 0.0]);
+    }
+    let (other, copied) = (watched.outlook(0), watched.outlook(1));
+    assert!((copied.used - 0.1).abs() < 0.01, "half of a block, four times, of twenty samples: {copied:?}");
+    assert!(copied.is_known() && (other.used - 0.3).abs() < 0.01, "{copied:?} {other:?}");
+
+    let mut alone = Bench::new();
+    alone.usage.sampled(20.0);
+    let seconds = |alone: &mut Bench, count: usize, touches: &dyn Fn(Instant) -> Vec<Touch>| {
+        for _ in 0..count {
+            alone.now += Duration::from_millis(1001);
+            alone.usage.observe(&touches(alone.now), alone.now);
+        }
+    };
+    seconds(&mut alone, 40, &|now| vec![copies(4.0, now)]);
+    assert!(alone.outlook(1).is_known() && (alone.outlook(1).used - 0.1).abs() < 0.02, "{:?}", alone.outlook(1));
+    assert!(!alone.outlook(0).is_known());
+    seconds(&mut alone, 60, &|_| Vec::new());
+    assert!(alone.outlook(1).used < 0.01, "no copies, no use: {:?}", alone.outlook(1));
+}
+
+#[test]
 fn what_becomes_hot_or_cold_shows_within_seconds_and_its_stay_grows() {
     let mut bench = Bench::new();
     (0..40).for_each(|_| bench.second(&[0.0, 0.9]));

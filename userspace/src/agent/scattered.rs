@@ -108,7 +108,7 @@ impl Agent {
     /// Whether looks are under way or about to begin, which wait for a tick.
     pub(super) fn looks_closer(&self) -> bool {
         matches!(&self.pages, Pages::Loading(loading) if !loading.is_finished())
-            || self.jobs.iter().any(|job| job.scattered.looks())
+            || self.jobs.iter().any(|job| job.plans() && job.scattered.looks())
     }
 }
 

@@ -6,12 +6,15 @@
 //!
 //! **Rule** (ours). A *suspect* is a block on the lower tier, with more than [`SPARSE`] pages there and less heat than
 //! [`DENSE`], which one hit in the five samples of the shortest aggregation does not reach. Once [`SPOKEN`] suspects, and a
-//! hundredth of them, were found accessed within the last aggregations, and the job no longer fills its memory, which
-//! touches every page once, they are looked at: first a few of those that were found accessed ([`TRIAL`] blocks), for one
-//! [`ROUND`]. Where at least half of those with accessed pages have at most [`SPARSE`] of them, all are looked at, at once
-//! and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A page is hot that was accessed in both; of a
-//! block in which more than [`SPARSE`] pages were accessed nothing is said: that is a sweep, or use that its samples show.
-//! A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and is no reason for another look.
+//! hundredth of them, were found accessed within the last aggregations, they are looked at: first a few of those that were
+//! found accessed ([`TRIAL`] blocks), for one [`ROUND`]. Where at least half of those with accessed pages have at most
+//! [`SPARSE`] of them, all are looked at, at once and for two rounds, up to [`LOOK_BYTES`] and the others the next time. A
+//! page is hot that was accessed in both; of a block in which more than [`SPARSE`] pages were accessed nothing is said: that
+//! is a sweep, or use that its samples show. A block with hot pages is marked for [`KEEP`]: it does not move as a whole, and
+//! is no reason for another look.
+//!
+//! A job that fills its memory touches each page once: while it grows by a part in [`GROWTH`] each [`SETTLED`], it is not
+//! looked at, and after each such part it counts as young again.
 //!
 //! A look that found nothing new doubles the pause before the next one, up to [`LONGEST`]: from [`FIRST`], since a young job
 //! does not do yet what it will, and from [`PAUSE`] after one that found something. It is at least [`SHARE`] times what the
@@ -33,10 +36,10 @@ const SPOKEN: usize = 4;
 const DENSE: f32 = 0.25;
 /// Aggregations that must have looked at a block for its hits to count.
 const SEEN: u32 = 3;
-/// A block that fewer aggregations have looked at was just filled; where more than one suspect in [`FILLS`] was, the job
-/// still fills its memory.
-const YOUNG: u32 = 2;
-const FILLS: usize = 16;
+/// By this part more memory than before is growth, and not what a step takes and gives back.
+const GROWTH: usize = 16;
+/// A job that has grown is not looked at for so long.
+const SETTLED: Duration = Duration::from_secs(2);
 /// Blocks of a first look: most jobs have nothing to find, and a look costs a walk over the page tables.
 const TRIAL: usize = 24;
 /// Bytes of blocks that one look takes.
@@ -65,11 +68,14 @@ pub struct Scattered {
     /// The last block of the last look.
     turn: (Pid, u64),
     known: BTreeMap<(Pid, u64), Found>,
+    /// How many blocks the job had when it had last grown.
+    blocks: usize,
 }
 
 impl Default for Scattered {
     fn default() -> Self {
-        Self { look: None, next: None, pause: FIRST, reach: Reach::Few, turn: (Pid(0), 0), known: BTreeMap::new() }
+        let (turn, known) = ((Pid(0), 0), BTreeMap::new());
+        Self { look: None, next: None, pause: FIRST, reach: Reach::Few, turn, known, blocks: 0 }
     }
 }
 
@@ -114,6 +120,7 @@ impl Scattered {
         readable: impl FnOnce() -> bool,
         now: Instant,
     ) -> &[(Pid, Range)] {
+        self.watch_growth(view.regions.len(), now);
         if self.look.is_some() || self.next.is_some_and(|next| now < next) {
             return &[];
         }
@@ -129,8 +136,7 @@ impl Scattered {
             hit && !self.known.contains_key(&key(region))
         };
         let spoken: Vec<&Region> = suspects.iter().filter(speaks).copied().collect();
-        let young = suspects.iter().filter(|region| region.seen < YOUNG).count();
-        let mut enough = spoken.len() >= SPOKEN.max(suspects.len() / 100) && young <= suspects.len() / FILLS;
+        let mut enough = spoken.len() >= SPOKEN.max(suspects.len() / 100);
         if self.reach == Reach::Rest {
             suspects.retain(|region| !self.known.contains_key(&key(region)));
             (self.reach, enough) = (Reach::All, true);
@@ -162,6 +168,16 @@ impl Scattered {
         let ranges = taken.chunk_by(|a, b| a.0 == b.0).flat_map(of).collect();
         let look = Look { ranges, since: now, first: None, spent: Duration::ZERO };
         &self.look.insert(look).ranges
+    }
+
+    fn watch_growth(&mut self, blocks: usize, now: Instant) {
+        let grows = blocks > self.blocks + self.blocks / GROWTH;
+        if grows || blocks < self.blocks / 2 {
+            self.blocks = blocks;
+        }
+        if grows && self.reach == Reach::Few && self.look.is_none() {
+            (self.pause, self.next) = (FIRST, Some(now + SETTLED));
+        }
     }
 
     /// The ranges whose accessed bits are to be read now.

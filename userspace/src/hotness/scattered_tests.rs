@@ -51,9 +51,14 @@ fn look(scattered: &mut Scattered, first: &[(u64, PageBits)], second: &[(u64, Pa
     end
 }
 
+/// Of a job that has had its memory for a while.
+fn settled() -> Scattered {
+    Scattered { blocks: 1000, ..Scattered::default() }
+}
+
 /// All are looked at from the first look on.
 fn thorough() -> Scattered {
-    Scattered { reach: Reach::All, ..Scattered::default() }
+    Scattered { reach: Reach::All, ..settled() }
 }
 
 /// A look at a few, in which each block's pages were as given; its end.
@@ -67,7 +72,7 @@ fn trial(scattered: &mut Scattered, seen: &[(u64, PageBits)], start: Instant) ->
 
 #[test]
 fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (settled(), Instant::now());
     assert_eq!(begin(&mut scattered, suspects(500, 3), now), [], "too few to say anything");
     assert_eq!(begin(&mut scattered, suspects(900, 8), now), [], "less than a hundredth");
     let mut regions = suspects(20, 4);
@@ -87,17 +92,32 @@ fn hits_here_and_there_have_a_few_and_then_all_that_is_not_hot_below_looked_at()
 
 #[test]
 fn a_job_that_fills_its_memory_is_not_looked_at() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
-    let mut regions = suspects(160, 20);
-    regions[100..111].iter_mut().for_each(|region| region.seen = 1);
-    assert_eq!(begin(&mut scattered, regions.clone(), now), []);
-    regions[100].seen = 2;
-    assert_ne!(begin(&mut scattered, regions, now), [], "and no pause is kept for it");
+    let (mut scattered, mut now) = (Scattered::default(), Instant::now());
+    for blocks in [100, 120, 140, 160] {
+        now += SETTLED;
+        assert_eq!(begin(&mut scattered, suspects(blocks, 20), now), [], "{blocks} blocks");
+    }
+    // What a step takes and gives back is no growth.
+    for blocks in [110, 160] {
+        let later = now + SETTLED - Duration::from_millis(1);
+        assert_eq!(begin(&mut scattered, suspects(blocks, 20), later), []);
+    }
+    assert_ne!(begin(&mut scattered, suspects(165, 20), now + SETTLED), []);
+    // A job that grows on, slowly: each such part ends the pauses of looks in vain.
+    now = trial(&mut scattered, &[], now + SETTLED);
+    for _ in 0..3 {
+        now += scattered.pause;
+        assert_ne!(begin(&mut scattered, suspects(165, 20), now), []);
+        now = trial(&mut scattered, &[], now);
+    }
+    assert!(scattered.pause > FIRST * 8);
+    assert_eq!(begin(&mut scattered, suspects(180, 20), now), []);
+    assert_ne!(begin(&mut scattered, suspects(180, 20), now + SETTLED), []);
 }
 
 #[test]
 fn a_first_look_is_at_a_few_of_many() {
-    let (mut scattered, now) = (Scattered::default(), Instant::now());
+    let (mut scattered, now) = (settled(), Instant::now());
     let blocks: Vec<u64> = begin(&mut scattered, suspects(400, 100), now)
         .iter()
         .map(|(_, range)| {
@@ -128,7 +148,7 @@ fn old_hits_pinned_blocks_and_those_hardly_known_say_nothing() {
         (0..9).map(|n| Region { seen: 2, ..hit(n) }).collect(),
         (0..9).map(|n| Region { heat: 0.0, ..hit(n) }).collect(),
     ] {
-        assert_eq!(begin(&mut Scattered::default(), regions, now), []);
+        assert_eq!(begin(&mut settled(), regions, now), []);
     }
 }
 

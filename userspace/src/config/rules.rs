@@ -37,9 +37,9 @@ pub enum Actuator {
 #[serde(rename_all = "snake_case")]
 pub enum PolicyKind {
     /// By use over whole training steps; streams over both tiers where DRAM is loaded.
+    #[default]
     Auto,
     /// By how hot memory is now.
-    #[default]
     Hotness,
     /// By use over whole training steps.
     Step,

@@ -50,7 +50,14 @@ fn script() -> String {
         $balloon 300M 0 || true
         config 'headroom_percent = 50.0'
         kill -HUP $agent
-        sleep 30
+        # Until they rest: what they move between the last count and their end is in no account.
+        last=; sleep 30
+        for try in $(seq 30); do
+            demoted=$({agent} status --json | python3 -c 'import json, sys; print([row["pages"] for row in
+                json.load(sys.stdin)["jobs"][0]["watched"]["schemes"] if row["action"] == "migrate_cold"])')
+            [ "$demoted" != "$last" ] || break
+            last=$demoted; sleep 5
+        done
         {agent} detach --json job >left.json
         states >detached.txt
         {agent} attach --name again /job

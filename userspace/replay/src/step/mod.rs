@@ -186,13 +186,14 @@ impl Learner {
         Some(Step { period: (period * 1e9) as Nanos, confidence: self.confidence() })
     }
 
-    /// What the regions did in the last step's time, while a step is known. Steps have no mark in the touches: `origin` is
-    /// what the caller counts them from.
+    /// What the regions did in a step's time up to the last onset, while a step is known: a job that rests, or has ended,
+    /// is told by what it did. Steps have no mark in the touches: `origin` is what the caller counts them from.
     pub fn pattern(&self, origin: Nanos) -> Option<Pattern> {
         let period = self.period.filter(|_| self.told)?;
         let (mut begun, mut regions, mut phases) = (0.0, 0.0, [0.0; PARTS]);
+        let last = self.trains.values().filter_map(|train| train.past().last()).copied().fold(0.0, f64::max);
         for train in self.trains.values() {
-            let since = train.past().partition_point(|at| *at <= self.now - period);
+            let since = train.past().partition_point(|at| *at <= last - period);
             for at in &train.past()[since..] {
                 let phase = ((at - origin as f64 / 1e9) / period).rem_euclid(1.0);
                 phases[((phase * PARTS as f64) as usize).min(PARTS - 1)] += 1.0;

@@ -90,6 +90,18 @@ fn regions_of_a_sweep_are_used_once_a_step_each_at_its_own_time() {
     assert_eq!(unknown.pattern(0), None);
 }
 
+#[test]
+fn a_job_that_rests_is_told_by_what_it_did_before() {
+    let (_, mut learner) = sweeps(&[20; 10]);
+    let busy = learner.pattern(0).expect("a step is known");
+    for second in 201..=230 {
+        learner.observe(second * 1_000_000_000, 1_000_000_000, std::iter::empty());
+    }
+    let resting = learner.pattern(0).expect("the step is still known");
+    assert_eq!(resting.uses, 1.0, "{resting:?}");
+    assert_eq!(resting.phases, busy.phases);
+}
+
 fn rounded(says: Step) -> u64 {
     (says.period + 500_000_000) / 1_000_000_000
 }

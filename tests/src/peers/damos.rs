@@ -5,7 +5,8 @@
 //!
 //! * **Goals** (6.16): after damo's `scripts/mem_tier.sh` and the kernel's sample `mtier`: promote towards 99.7 % of
 //!   node 0 used, demote towards 0.5 % of it free, every second; sampling tunes itself to 4 % of samples that see an
-//!   access, between 5 ms and 10 s.
+//!   access, between 5 ms and 10 s. Where the kernel lets the quota's tuner be chosen (7.1), it is `temporal`: the whole
+//!   quota until the goal is met, then none. The default, `consist`, starts at one byte and moved nothing in five minutes.
 //! * **Quotas alone** (6.11): after the schemes of HMSDK's `gen_migpol.py`, with its times a tenth so that a run of a
 //!   minute shows them: 10 ms, 200 ms and 2 s, promote from 5 % of samples on, demote after 3 s idle. DAMON's own
 //!   bounds of 10 to 1,000 regions stand in both, since HMSDK's 10,000 would be looked at ten times as often here.
@@ -41,7 +42,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Damos {
     admin: PathBuf,
     /// Whether the kernel has goals.
-    pub goals: bool,
+    pub goals: Option<Goals>,
+}
+
+/// How a quota follows its goal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goals {
+    /// As before there was a choice.
+    Consist,
+    /// All of it until the goal is met (7.1).
+    Temporal,
 }
 
 /// One kdamond's part: whose memory it looks at, and what it does.
@@ -71,7 +81,9 @@ impl Damos {
         write("kdamonds/0/contexts/nr_contexts", "1")?;
         write("kdamonds/0/contexts/0/schemes/nr_schemes", "1")?;
         write("kdamonds/0/contexts/0/schemes/0/quotas/goals/nr_goals", "1")?;
-        let goals = admin.join("kdamonds/0/contexts/0/schemes/0/quotas/goals/0/nid").exists();
+        let quotas = admin.join("kdamonds/0/contexts/0/schemes/0/quotas");
+        let tuner = if quotas.join("goal_tuner").exists() { Goals::Temporal } else { Goals::Consist };
+        let goals = quotas.join("goals/0/nid").exists().then_some(tuner);
         let sides = [Side { ranges: ranges(SLOW)?, promotes: true }, Side { ranges: ranges(DRAM)?, promotes: false }];
         for (number, side) in sides.iter().enumerate() {
             for (path, value) in side.writes(goals) {
@@ -117,17 +129,18 @@ impl Damos {
 
 impl Side {
     /// Files below a kdamond's folder and what is written to them, in order.
-    fn writes(&self, goals: bool) -> Vec<(String, String)> {
+    fn writes(&self, goals: Option<Goals>) -> Vec<(String, String)> {
         let mut writes = Vec::new();
         let mut put = |path: &str, value: String| writes.push((path.to_owned(), value));
         put("contexts/nr_contexts", "1".into());
         put("contexts/0/operations", "paddr".into());
         let attrs = "contexts/0/monitoring_attrs";
-        let [sample_ms, aggregation_ms, update_ms]: [u64; 3] = if goals { [5, 100, 60_000] } else { [10, 200, 2000] };
+        let [sample_ms, aggregation_ms, update_ms]: [u64; 3] =
+            if goals.is_some() { [5, 100, 60_000] } else { [10, 200, 2000] };
         for (what, ms) in [("sample_us", sample_ms), ("aggr_us", aggregation_ms), ("update_us", update_ms)] {
             put(&format!("{attrs}/intervals/{what}"), (ms * 1000).to_string());
         }
-        if goals {
+        if goals.is_some() {
             // Basis points, aggregations, and bounds in µs.
             for (what, value) in
                 [("access_bp", 400), ("aggrs", 3), ("min_sample_us", 5000), ("max_sample_us", 10_000_000)]
@@ -152,7 +165,7 @@ impl Side {
         let samples = aggregation_ms / sample_ms;
         // 5 % of the samples, or none.
         let (least, most) = if self.promotes { (samples.div_ceil(20), MOST) } else { (0, 0) };
-        let age = if self.promotes || goals { 0 } else { 3000 / aggregation_ms };
+        let age = if self.promotes || goals.is_some() { 0 } else { 3000 / aggregation_ms };
         for (what, least, most) in [("sz", PAGE, u64::MAX), ("nr_accesses", least, most), ("age", age, MOST)] {
             put(&format!("{scheme}/access_pattern/{what}/min"), least.to_string());
             put(&format!("{scheme}/access_pattern/{what}/max"), most.to_string());
@@ -162,8 +175,11 @@ impl Side {
         for what in ["nr_accesses", "age"] {
             put(&format!("{scheme}/quotas/weights/{what}_permil"), "100".into());
         }
-        put(&format!("{scheme}/quotas/goals/nr_goals"), if goals { "1" } else { "0" }.into());
-        if goals {
+        put(&format!("{scheme}/quotas/goals/nr_goals"), if goals.is_some() { "1" } else { "0" }.into());
+        if goals == Some(Goals::Temporal) {
+            put(&format!("{scheme}/quotas/goal_tuner"), "temporal".into());
+        }
+        if goals.is_some() {
             let (metric, basis_points) =
                 if self.promotes { ("node_mem_used_bp", 9970) } else { ("node_mem_free_bp", 50) };
             put(&format!("{scheme}/quotas/goals/0/target_metric"), metric.into());
@@ -182,7 +198,7 @@ impl Side {
 mod tests {
     use super::*;
 
-    fn side(promotes: bool, goals: bool) -> Vec<(String, String)> {
+    fn side(promotes: bool, goals: Option<Goals>) -> Vec<(String, String)> {
         Side { ranges: vec![Range::new(4096, 8192), Range::new(1 << 32, 2 << 32)], promotes }.writes(goals)
     }
 
@@ -192,12 +208,13 @@ mod tests {
 
     #[test]
     fn goals_bound_both_ways_and_without_them_only_what_is_long_idle_goes_down() {
-        let (up, down) = (side(true, true), side(false, true));
+        let (up, down) = (side(true, Some(Goals::Consist)), side(false, Some(Goals::Temporal)));
+        assert_eq!([value(&up, "goal_tuner"), value(&down, "goal_tuner")], [None, Some("temporal")]);
         assert_eq!(value(&up, "goals/0/target_metric"), Some("node_mem_used_bp"));
         assert_eq!(value(&down, "goals/0/target_metric"), Some("node_mem_free_bp"));
         assert_eq!([value(&up, "target_nid"), value(&down, "target_nid")], [Some("0"), Some("1")]);
         assert_eq!([value(&up, "goals/0/nid"), value(&down, "goals/0/nid")], [Some("0"), Some("0")]);
-        let (up, down) = (side(true, false), side(false, false));
+        let (up, down) = (side(true, None), side(false, None));
         assert_eq!(value(&up, "goals/nr_goals"), Some("0"));
         assert_eq!([value(&up, "nr_accesses/min"), value(&up, "age/min")], [Some("1"), Some("0")]);
         assert_eq!([value(&down, "nr_accesses/max"), value(&down, "age/min")], [Some("0"), Some("15")]);

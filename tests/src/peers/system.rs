@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::damos::Damos;
+use super::damos::{Damos, Goals};
 use crate::{
     daemon::{self, Agent},
     scenario::{self, fix},
@@ -129,7 +129,11 @@ impl Running {
             }
             Self::Damos(damos) => {
                 let moved = damos.moved()?;
-                let setup = if damos.goals { "goals of node 0" } else { "quotas alone" };
+                let setup = match damos.goals {
+                    Some(Goals::Temporal) => "goals of node 0, temporal",
+                    Some(Goals::Consist) => "goals of node 0, consist",
+                    None => "quotas alone",
+                };
                 damos.end()?;
                 Account { moved: Some(moved), setup: setup.into() }
             }

@@ -22,10 +22,13 @@
 //! periods all that was learned is dropped. An evaluation only lowers it.
 
 pub mod judge;
+mod rhythm;
 
 use std::collections::HashMap;
 
 use tensortier_model::Nanos;
+
+use self::rhythm::Rhythm;
 
 /// Regions of a job that its step is learned from, about.
 pub const LEARN_FROM: usize = 4096;
@@ -86,17 +89,30 @@ impl Sample {
 
     /// Whether the region at this address is among them.
     #[inline]
-    pub fn has(&self, mut address: u64) -> bool {
-        address = (address ^ address >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        address = (address ^ address >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        (address ^ address >> 33) & self.0 == 0
+    pub fn has(&self, address: u64) -> bool {
+        hash(address) & self.0 == 0
     }
+}
+
+#[inline]
+fn hash(mut address: u64) -> u64 {
+    address = (address ^ address >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    address = (address ^ address >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    address ^ address >> 33
+}
+
+/// A period in seconds, or in what else its finder counts in, and how sure it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Found {
+    period: f64,
+    confidence: f64,
 }
 
 /// Learns the step of one job.
 #[derive(Clone, Debug)]
 pub struct Learner {
     trains: HashMap<u64, Train>,
+    rhythm: Rhythm,
     /// Lags by bin: how many, and their sum in seconds. Empty before the first.
     lags: Vec<(f64, f64)>,
     /// Onsets, and the sum of their regions' onsets a second.
@@ -143,6 +159,7 @@ impl Default for Learner {
     fn default() -> Self {
         Self {
             trains: HashMap::new(),
+            rhythm: Rhythm::default(),
             lags: Vec::new(),
             onsets: 0.0,
             rates: 0.0,
@@ -167,6 +184,7 @@ impl Learner {
         self.interval.get_or_insert(interval);
         self.forget(passed);
         for region in touched {
+            self.rhythm.touch(hash(region));
             let train = self.trains.entry(region).or_default();
             let onset = train.count == 0 || now - train.touched > 1.5 * interval.max(passed);
             train.touched = now;
@@ -176,20 +194,29 @@ impl Learner {
                 self.onset(&past);
             }
         }
+        self.rhythm.end(now / self.interval.unwrap_or(interval));
         self.learn();
         self.sweep();
     }
 
     /// The step, while it is known.
     pub fn step(&self) -> Option<Step> {
-        let period = self.period.filter(|_| self.told)?;
-        Some(Step { period: (period * 1e9) as Nanos, confidence: self.confidence() })
+        let Found { period, confidence } = self.found()?;
+        Some(Step { period: (period * 1e9) as Nanos, confidence })
+    }
+
+    /// By onsets, and by the rhythm where they do not tell.
+    fn found(&self) -> Option<Found> {
+        let by_onsets = self.period.filter(|_| self.told);
+        let by_onsets = by_onsets.map(|period| Found { period, confidence: self.confidence() });
+        let unit = self.interval?;
+        by_onsets.or_else(|| self.rhythm.found().map(|found| Found { period: found.period * unit, ..found }))
     }
 
     /// What the regions did in a step's time up to the last onset, while a step is known: a job that rests, or has ended,
     /// is told by what it did. Steps have no mark in the touches: `origin` is what the caller counts them from.
     pub fn pattern(&self, origin: Nanos) -> Option<Pattern> {
-        let period = self.period.filter(|_| self.told)?;
+        let period = self.found()?.period;
         let (mut begun, mut regions, mut phases) = (0.0, 0.0, [0.0; PARTS]);
         let last = self.trains.values().filter_map(|train| train.past().last()).copied().fold(0.0, f64::max);
         for train in self.trains.values() {
@@ -255,13 +282,14 @@ impl Learner {
         self.told = self.confidence() >= if self.told { LOST } else { SURE };
         if self.confidence() < LOST && self.now - self.chosen > 3.0 * period {
             let Self { now, interval, .. } = *self;
-            *self = Self { now, since: now, swept: now, interval, ..Self::default() };
+            let rhythm = std::mem::take(&mut self.rhythm);
+            *self = Self { rhythm, now, since: now, swept: now, interval, ..Self::default() };
         }
     }
 
     /// Forgets regions that were long gone when the counts forgot their onsets.
     fn sweep(&mut self) {
-        let Some(period) = self.period else { return };
+        let Some(period) = self.period.or(self.found().map(|found| found.period)) else { return };
         if self.now - self.swept > MEMORY * period {
             self.trains.retain(|_, train| self.now - train.touched <= MEMORY * period);
             self.swept = self.now;

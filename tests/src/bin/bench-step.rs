@@ -31,7 +31,7 @@ struct Args {
     #[command(flatten)]
     guests: GuestArgs,
     /// Layers of a million weights.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 16)]
     layers: usize,
     /// Measures here, in a guest.
     #[arg(long, hide = true)]

@@ -120,9 +120,10 @@ impl Cell {
         self.moved as f64 / self.footprint as f64 / self.seconds * 60.0
     }
 
-    /// Whether it moved anything to speak of: a MiB.
+    /// Whether it moved anything to speak of: a MiB, while the memory was filled too.
     pub fn moved_at_all(&self) -> bool {
-        self.moved >= 1 << 20
+        let (up, down) = self.by_account.unwrap_or_default();
+        self.moved.max(up + down) >= 1 << 20
     }
 }
 

@@ -152,6 +152,14 @@ mod tests {
     }
 
     #[test]
+    fn a_system_that_moved_before_the_run_has_moved() {
+        let mut early = cell(0.9, 0, &[]).cell;
+        assert!(!early.moved_at_all());
+        early.by_account = Some((1 << 20, 0));
+        assert!(early.moved_at_all());
+    }
+
+    #[test]
     fn on_the_sweep_moving_counts_by_itself() {
         let with = |moved| {
             let agent = cell(0.9, moved, &[("agent", 1.0)]);

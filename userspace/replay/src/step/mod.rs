@@ -52,6 +52,8 @@ const MEMORY: f64 = 12.0;
 const SURE: f64 = 0.5;
 /// Under this one it is no longer, and under it for a while the job has changed.
 const LOST: f64 = 0.25;
+/// So many intervals in a row that are less than half of the unit are the new one: all that was learned is dropped.
+const SHORTER: u32 = 4;
 /// Onsets without a partner that a new period starts with: it has to prove itself.
 const DOUBT: f64 = 4.0;
 
@@ -128,8 +130,10 @@ pub struct Learner {
     since: f64,
     now: f64,
     swept: f64,
-    /// The first interval: no lag is under two of them.
+    /// The unit of lags, none of which is under two of them: the first interval, or what they are when they became shorter.
     interval: Option<f64>,
+    /// Intervals in a row that were less than half of it.
+    shorter: u32,
 }
 
 /// Onsets of one region, oldest first, and when it was last touched.
@@ -171,6 +175,7 @@ impl Default for Learner {
             now: 0.0,
             swept: 0.0,
             interval: None,
+            shorter: 0,
         }
     }
 }
@@ -181,7 +186,11 @@ impl Learner {
         let (now, interval) = (now as f64 / 1e9, (interval as f64 / 1e9).max(1e-6));
         let passed = now - self.now;
         self.now = now;
-        self.interval.get_or_insert(interval);
+        let unit = *self.interval.get_or_insert(interval);
+        self.shorter = if interval < 0.5 * unit { self.shorter + 1 } else { 0 };
+        if self.shorter == SHORTER {
+            *self = Self { now, since: now, swept: now, interval: Some(interval), ..Self::default() };
+        }
         self.forget(passed);
         for region in touched {
             self.rhythm.touch(hash(region));

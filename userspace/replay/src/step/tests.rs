@@ -107,6 +107,18 @@ fn rounded(says: Step) -> u64 {
 }
 
 #[test]
+fn intervals_that_become_shorter_show_shorter_steps() {
+    let mut learner = Learner::default();
+    learner.observe(1_000_000_000, 1_000_000_000, 0..16);
+    for tenth in 1..=400_u64 {
+        let touched = (0..16).filter(|region| region * 20 / 16 == tenth % 20);
+        learner.observe(1_000_000_000 + tenth * 100_000_000, 100_000_000, touched);
+    }
+    let period = learner.step().map(|says| says.period);
+    assert!(period.is_some_and(|period| period.abs_diff(2_000_000_000) < 50_000_000), "{period:?}");
+}
+
+#[test]
 fn another_job_at_the_same_addresses_is_unlearned_and_learned_anew() {
     let (says, mut learner) = sweeps(&[[20; 10], [33; 10]].concat());
     let periods: Vec<Option<u64>> = says.iter().map(|says| says.map(rounded)).collect();

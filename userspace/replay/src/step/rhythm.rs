@@ -14,7 +14,7 @@
 //!
 //! over the last [`WINDOW`] slots, and over less and less of them, so that what was before the training is soon left
 //! out. A candidate is a peak of at least [`LEAST`], or [`CHANCE`] over the root of `n`, that stands out by as much
-//! from all shorter lags. Steps' lengths may
+//! from all shorter lags, where at least [`VARIES`] of the sketches is not the same all the time. Steps' lengths may
 //! differ by a tenth, so slots are as long as that: at each [`Level`] twice as long as at the one before, for lags of
 //! [`SHORTEST`] to 48 slots. A level has a say when two looks in a row agree. Of several the shortest lag is chosen that is
 //! [`AS_GOOD`] as the best.
@@ -47,6 +47,8 @@ const SHORTEST: [usize; 2] = [3, 10];
 /// Least score of a candidate, and what it is times the root of the number of slots: few may be alike by chance.
 const LEAST: f32 = 0.15;
 const CHANCE: f32 = 1.2;
+/// Least part of the sketches' squares that is not their mean's: where all is used all the time, chance alone is left.
+const VARIES: f32 = 0.15;
 /// Share of the best score that a shorter lag needs.
 const AS_GOOD: f32 = 0.6;
 /// Lags so near to each other, as a share, agree.
@@ -167,7 +169,7 @@ impl Rhythm {
         let at = (0..self.levels.len()).rev().find(|at| near / slot(*at) >= 20.0).unwrap_or(0);
         let (slots, near) = (&self.levels[at].slots, near / slot(at));
         let window = ((MEMORY * near) as usize).clamp(FEWEST.min(slots.len()), slots.len());
-        let found = length(&centred(slots.iter().skip(slots.len() - window)), near)?;
+        let found = length(&centred(slots.iter().skip(slots.len() - window)).0, near)?;
         Some(Found { period: found.period * slot(at), ..found })
     }
 }
@@ -191,9 +193,8 @@ impl Level {
         let known = self.slots.len().min(WINDOW);
         self.wait = known / 24 + 1;
         let windows = (0..WINDOWS).map(|at| (known as f64 * 0.7_f64.powi(at as i32)) as usize);
-        let newest = |window: usize| centred(self.slots.iter().skip(self.slots.len() - window));
-        let found =
-            windows.filter(|window| *window >= FEWEST).filter_map(|window| candidate(&newest(window), shortest));
+        let newest = |window: usize| self.slots.iter().skip(self.slots.len() - window);
+        let found = windows.filter(|window| *window >= FEWEST).filter_map(|window| candidate(newest(window), shortest));
         let found = found.max_by(|a, b| a.1.total_cmp(&b.1));
         let near = |(a, b): ((f64, f32), (f64, f32))| (a.0 - b.0).abs() <= NEAR * b.0;
         self.twice = self.candidate.zip(found).is_some_and(near);
@@ -202,11 +203,11 @@ impl Level {
     }
 }
 
-/// Sketches less their mean.
-fn centred<'a>(slots: impl ExactSizeIterator<Item = &'a Sketch> + Clone) -> Vec<Sketch> {
+/// Sketches less their mean, and that.
+fn centred<'a>(slots: impl ExactSizeIterator<Item = &'a Sketch> + Clone) -> (Vec<Sketch>, Sketch) {
     let (mut mean, count) = ([0.0; BUCKETS], slots.len() as f32);
     slots.clone().for_each(|slot| mean.iter_mut().zip(slot).for_each(|(mean, more)| *mean += more / count));
-    slots.map(|slot| std::array::from_fn(|bucket| slot[bucket] - mean[bucket])).collect()
+    (slots.map(|slot| std::array::from_fn(|bucket| slot[bucket] - mean[bucket])).collect(), mean)
 }
 
 fn product(a: &Sketch, b: &Sketch) -> f32 {
@@ -214,13 +215,14 @@ fn product(a: &Sketch, b: &Sketch) -> f32 {
 }
 
 /// The lag that fits, in slots, and its score.
-fn candidate(slots: &[Sketch], shortest: usize) -> Option<(f64, f32)> {
+fn candidate<'a>(slots: impl ExactSizeIterator<Item = &'a Sketch> + Clone, shortest: usize) -> Option<(f64, f32)> {
+    let (slots, steady) = centred(slots);
     let mean = |lag: usize| {
-        let sum: f32 = slots[lag..].iter().zip(slots).map(|(now, before)| product(now, before)).sum();
+        let sum: f32 = slots[lag..].iter().zip(&slots).map(|(now, before)| product(now, before)).sum();
         sum / (slots.len() - lag) as f32
     };
     let energy = mean(0);
-    if energy <= 0.0 {
+    if energy <= VARIES * (energy + product(&steady, &steady)) {
         return None;
     }
     let enough = LEAST.max(CHANCE / (slots.len() as f32).sqrt());

@@ -85,6 +85,18 @@ fn groups_used_by_chance_have_no_step_and_a_step_that_ends_is_told_no_more() {
 }
 
 #[test]
+fn memory_that_is_used_all_the_time_has_no_step_whatever_the_monitor_misses() {
+    for seed in 1..=20 {
+        let mut learner = Learner::default();
+        for second in 1..=1000_u64 {
+            let seen = (0..16_u64).filter(|region| hash(seed << 50 | second << 8 | region) % 100 < 90);
+            learner.observe(second * 1_000_000_000, 1_000_000_000, seen);
+            assert_eq!(learner.step(), None, "seed {seed}, after {second} s");
+        }
+    }
+}
+
+#[test]
 fn a_job_that_is_not_heard_of_for_long_is_learned_anew() {
     let mut learner = Learner::default();
     learned(&mut learner, &lengths(60, 14, 1), group);

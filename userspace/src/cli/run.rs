@@ -39,7 +39,8 @@ use super::{
 const PLANS: Duration = Duration::from_millis(250);
 /// How often it is looked whether the agent has gone, and whether another one has come.
 const LOOK: Duration = Duration::from_secs(2);
-/// An agent that has just come is waited for no longer, since signals wait meanwhile.
+/// An agent that has just come is waited for no longer at first, since signals wait meanwhile. It has others to take in
+/// too: each time twice as long, up to [`PATIENCE`].
 const AGAIN: Duration = Duration::from_secs(1);
 /// A job waits this long for an agent that runs and says nothing, which answers in milliseconds otherwise.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -188,8 +189,9 @@ struct Session {
     user: Option<u32>,
     /// The connection and the job's number; none while no agent watches.
     at: Result<(Client, u64), anyhow::Error>,
-    /// Whether an agent that comes is asked to watch.
+    /// Whether an agent that comes is asked to watch, and how long it is waited for.
     tries: bool,
+    again: Duration,
     /// The account from an agent that ended.
     left: Option<Left>,
     notes: Vec<String>,
@@ -212,7 +214,7 @@ impl Session {
                     });
                     client.patience(None)?;
                     let (at, notes) = (Ok((client, job)), note.into_iter().collect());
-                    return Ok(Self { args, pid, user, at, tries: true, left: None, notes });
+                    return Ok(Self { args, pid, user, at, tries: true, again: AGAIN, left: None, notes });
                 }
                 Ok(other) => bail!("the agent answered something else: {}", serde_json::json!(other)),
                 Err(ClientError::Gone { .. }) if tries < TRIES => {}
@@ -253,7 +255,7 @@ impl Session {
             return Duration::MAX;
         }
         let begun = Client::connect(&self.args.socket.socket).and_then(|mut client| {
-            client.patience(Some(AGAIN))?;
+            client.patience(Some(self.again))?;
             let answer = client.ask(&request(self.args, self.pid, self.user, true))?;
             client.patience(None)?;
             Ok((client, answer))
@@ -262,10 +264,11 @@ impl Session {
             Ok((client, Answer::Watching { job, .. })) => {
                 say("the job is watched again");
                 let earlier = "an agent ended while the job ran: this is the account of the one after it";
-                (self.at, self.left) = (Ok((client, job)), None);
+                (self.at, self.left, self.again) = (Ok((client, job)), None, AGAIN);
                 self.notes.push(earlier.to_owned());
             }
             Err(ClientError::NoAgent { .. }) => {}
+            Err(ClientError::Silent { .. }) if self.again < PATIENCE => self.again = PATIENCE.min(self.again * 2),
             Ok(_) => self.tries = false,
             Err(error) => {
                 say(format_args!("the job stays unwatched: {error}"));

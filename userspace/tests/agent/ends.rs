@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
+    os::unix::net::UnixListener,
     process::Stdio,
     time::Duration,
 };
@@ -136,4 +137,26 @@ fn an_agent_that_cannot_start_says_why_and_the_job_runs() {
     assert!(err.contains("the job runs unwatched") && err.contains("no-such-group"), "{err}");
     assert_eq!(place.ran(&["run", "--require", "--", "echo", "ran"]).0, 125);
     assert!(fs::read_to_string(place.path("agent.log")).unwrap().contains("no-such-group"));
+}
+
+#[test]
+fn an_agent_that_does_not_answer_at_once_when_it_comes_is_asked_again() {
+    let place = Place::new();
+    let agent = place.agent();
+    let mut job = place.command(&["run", "--require", "--", "sh", "-c", "echo up; read word; exit 6"]);
+    let mut job = job.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(job.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    agent.end();
+    let silent = UnixListener::bind(place.path("agent.sock")).unwrap();
+    let (mut asks, _) = silent.accept().unwrap();
+    // It hangs up when it has waited long enough: what it asked is all that there is to read.
+    asks.read_to_end(&mut Vec::new()).unwrap();
+    drop(silent);
+    fs::remove_file(place.path("agent.sock")).unwrap();
+    let _next = place.agent();
+    wait_for("the job again", || place.jobs().len() == 1);
+    drop(job.stdin.take());
+    let err = String::from_utf8(job.wait_with_output().unwrap().stderr).unwrap();
+    assert!(err.contains("watched again") && !err.contains("unwatched"), "{err}");
 }

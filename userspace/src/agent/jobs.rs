@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     path::PathBuf,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tensortier_abi::MAX_JOBS;
@@ -212,7 +212,14 @@ pub(super) struct Jobs {
 
 impl Jobs {
     /// A new job without processes; `None` where the kernel's table of jobs is full.
-    pub fn add(&mut self, asked: Ask, rules: Rules, before: Before, now: Instant) -> Option<&mut Job> {
+    pub fn add(
+        &mut self,
+        asked: Ask,
+        rules: Rules,
+        before: Before,
+        aggregation: Duration,
+        now: Instant,
+    ) -> Option<&mut Job> {
         // In turn rather than the lowest: a late event of a job that has left should not meet a new one.
         let slots = (1..=u64::from(MAX_JOBS)).map(|step| JobId(((self.last + step) % u64::from(MAX_JOBS)) as u32));
         let slot = slots.into_iter().find(|slot| self.table.values().all(|job| job.slot != *slot))?;
@@ -229,7 +236,7 @@ impl Jobs {
             processes: BTreeSet::new(),
             ledger: Ledger::new(rules),
             faults: FaultsByNode::default(),
-            usage: Usage::new(now),
+            usage: Usage::new(now, aggregation),
             scattered: Scattered::default(),
             view: HeatView { at: now, regions: Vec::new() },
             held_back: BTreeMap::new(),

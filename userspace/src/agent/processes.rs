@@ -2,7 +2,13 @@
 
 use std::time::Instant;
 
-use super::{Agent, AgentError, aim::Aim, jobs::Ask, mover::Mover, params::ledger_rules};
+use super::{
+    Agent, AgentError,
+    aim::Aim,
+    jobs::Ask,
+    mover::Mover,
+    params::{intervals_of, ledger_rules},
+};
 use crate::{
     control::server::Reply,
     job::running::Facts,
@@ -21,7 +27,11 @@ impl Agent {
         let first = pids.first().copied().unwrap_or(Pid(0));
         let failed = |pid: Pid, reason: String| AgentError::Track { pid, reason };
         let (rules, before) = (ledger_rules(&self.config), self.counters());
-        let job = self.jobs.add(asked, rules, before, now).ok_or_else(|| failed(first, "too many jobs".into()))?;
+        let aggregation = intervals_of(&self.config).aggregation;
+        let job = self
+            .jobs
+            .add(asked, rules, before, aggregation, now)
+            .ok_or_else(|| failed(first, "too many jobs".into()))?;
         job.client = client;
         let (id, slot) = (job.id, job.slot);
         let cleared = self.programs.faults.clear(slot).map_err(|error| failed(first, error.to_string()));

@@ -95,10 +95,10 @@ struct Block {
 }
 
 impl Usage {
-    /// Nothing known.
-    pub fn new(now: Instant) -> Self {
+    /// Nothing known; `aggregation` is what DAMON's usually takes.
+    pub fn new(now: Instant, aggregation: Duration) -> Self {
         Self {
-            learner: Learner::default(),
+            learner: Learner::by(aggregation.as_nanos() as u64),
             common: Common { samples: SAMPLES_PER_S, ..Common::default() },
             blocks: HashMap::new(),
             open: Vec::new(),

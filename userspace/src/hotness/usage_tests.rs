@@ -19,7 +19,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let now = Instant::now();
-        Self { usage: Usage::new(now), now, steps: 0 }
+        Self { usage: Usage::new(now, Duration::from_secs(1)), now, steps: 0 }
     }
 
     /// One aggregation a second later, with these weights of so many blocks.
@@ -146,7 +146,7 @@ fn nothing_is_known_of_what_nobody_looked_at_or_that_has_gone() {
 
 #[test]
 fn page_faults_alone_have_a_step_too() {
-    let (mut usage, start) = (Usage::new(Instant::now()), Instant::now());
+    let (mut usage, start) = (Usage::new(Instant::now(), Duration::from_secs(1)), Instant::now());
     for second in 0..300u64 {
         let now = start + Duration::from_secs(second);
         let fault = |block: u64| Touch {
@@ -166,7 +166,7 @@ fn page_faults_alone_have_a_step_too() {
 
 #[test]
 fn nonsense_is_left_out() {
-    let (mut usage, now) = (Usage::new(Instant::now()), Instant::now());
+    let (mut usage, now) = (Usage::new(Instant::now(), Duration::from_secs(1)), Instant::now());
     let touch = |start, end, weight, kind| Touch { pid: JOB, range: Range { start, end }, kind, weight, at: now };
     let touches = [
         touch(0, u64::MAX, 1.0, TouchKind::Access),
@@ -185,7 +185,7 @@ fn nonsense_is_left_out() {
 /// generator are all that it is told.
 fn ratios(workload: &Workload) -> Vec<f64> {
     let (start, mut ratios) = (Instant::now(), Vec::new());
-    let mut usage = Usage::new(start);
+    let mut usage = Usage::new(start, Duration::from_secs(1));
     let starts = &workload.steps[0];
     for (at, touches) in workload.touches.iter().enumerate() {
         let now = start + Duration::from_nanos((at as u64 + 1) * workload.interval);

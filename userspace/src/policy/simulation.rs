@@ -75,7 +75,7 @@ impl Machine {
             random: Random(seed),
             rule: Rule { evidence, ..Rule::default() },
             heat,
-            usage: Usage::new(start),
+            usage: Usage::new(start, Duration::from_secs(1)),
             ledger: Ledger::default(),
             start,
             now: start,

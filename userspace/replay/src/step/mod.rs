@@ -52,8 +52,6 @@ const MEMORY: f64 = 12.0;
 const SURE: f64 = 0.5;
 /// Under this one it is no longer, and under it for a while the job has changed.
 const LOST: f64 = 0.25;
-/// So many intervals in a row that are less than half of the unit are the new one: all that was learned is dropped.
-const SHORTER: u32 = 4;
 /// Onsets without a partner that a new period starts with: it has to prove itself.
 const DOUBT: f64 = 4.0;
 
@@ -130,10 +128,8 @@ pub struct Learner {
     since: f64,
     now: f64,
     swept: f64,
-    /// The unit of lags, none of which is under two of them: the first interval, or what they are when they became shorter.
+    /// The unit of lags, none of which is under two of them: the usual interval, or the first where that is not told.
     interval: Option<f64>,
-    /// Intervals in a row that were less than half of it.
-    shorter: u32,
 }
 
 /// Onsets of one region, oldest first, and when it was last touched.
@@ -175,22 +171,22 @@ impl Default for Learner {
             now: 0.0,
             swept: 0.0,
             interval: None,
-            shorter: 0,
         }
     }
 }
 
 impl Learner {
+    /// Of a job whose intervals usually have this length: none of them, be it as short or long as may be, changes the unit.
+    pub fn by(interval: Nanos) -> Self {
+        Self { interval: Some((interval as f64 / 1e9).max(1e-6)), ..Self::default() }
+    }
+
     /// Takes in one interval: when it ended, how long it was, and the first addresses of the regions touched in it.
     pub fn observe(&mut self, now: Nanos, interval: Nanos, touched: impl Iterator<Item = u64>) {
         let (now, interval) = (now as f64 / 1e9, (interval as f64 / 1e9).max(1e-6));
         let passed = now - self.now;
         self.now = now;
         let unit = *self.interval.get_or_insert(interval);
-        self.shorter = if interval < 0.5 * unit { self.shorter + 1 } else { 0 };
-        if self.shorter == SHORTER {
-            *self = Self { now, since: now, swept: now, interval: Some(interval), ..Self::default() };
-        }
         self.forget(passed);
         for region in touched {
             self.rhythm.touch(hash(region));
@@ -203,7 +199,7 @@ impl Learner {
                 self.onset(&past);
             }
         }
-        self.rhythm.end(now / self.interval.unwrap_or(interval));
+        self.rhythm.end(now / unit);
         self.learn();
         self.sweep();
     }

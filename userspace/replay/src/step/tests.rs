@@ -107,8 +107,8 @@ fn rounded(says: Step) -> u64 {
 }
 
 #[test]
-fn intervals_that_become_shorter_show_shorter_steps() {
-    let mut learner = Learner::default();
+fn a_first_interval_that_is_long_does_not_hide_short_steps() {
+    let mut learner = Learner::by(100_000_000);
     learner.observe(1_000_000_000, 1_000_000_000, 0..16);
     for tenth in 1..=400_u64 {
         let touched = (0..16).filter(|region| region * 20 / 16 == tenth % 20);

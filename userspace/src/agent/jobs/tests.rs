@@ -16,7 +16,8 @@ fn add_of(jobs: &mut Jobs, user: u32) -> Option<(u64, JobId)> {
         policy: None,
         limits: Limits::default(),
     };
-    let job = jobs.add(asked, Rules::default(), Before::default(), Instant::now())?;
+    let job =
+        jobs.add(asked, Rules::default(), Before::default(), std::time::Duration::from_secs(1), Instant::now())?;
     Some((job.id, job.slot))
 }
 
